@@ -3,6 +3,7 @@
 torch is imported when a check needs it, so that `import smalearn` and `smalearn doctor` work where it is missing.
 """
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -14,6 +15,7 @@ __all__ = [
     "check_count",
     "check_counts",
     "check_dtypes",
+    "check_eps",
     "check_finite",
     "check_float32_or",
     "check_log_a",
@@ -254,12 +256,15 @@ def check_number(function: str, argument: str, value: object) -> float:
     return value
 
 
-def check_type(function: str, argument: str, value: object, *kinds: type) -> None:
-    """Check that an argument is of one of these types.
+def check_eps(function: str, eps: float) -> float:
+    """Check and return the number that keeps a norm from 0; ValueError if negative or not finite."""
+    if not 0 <= check_number(function, "eps", eps) < math.inf:
+        raise ValueError(f"{function}: eps must be ≥ 0 and finite, got {eps}")
+    return eps
 
-    Raises:
-        TypeError: naming function, argument, expected and got.
-    """
+
+def check_type(function: str, argument: str, value: object, *kinds: type) -> None:
+    """Check that an argument is of one of these types; TypeError if not."""
     if not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"{function}: {argument} must be a {expected}, got {type(value).__name__}")
@@ -308,11 +313,7 @@ def seeded(function: str, seed: int, dtype: object = None) -> object:
 
 
 def check_float32_or(function: str, name: str, tensor: object, first: str, reference: object) -> None:
-    """Check that a tensor is float32 or has the dtype of `reference`, called `first`; and that it is on its device.
-
-    Raises:
-        ValueError: naming function, argument, expected and got.
-    """
+    """Check that a tensor is float32 or like `reference`, called `first`, and on its device; ValueError if not."""
     import torch
 
     if tensor.dtype not in (reference.dtype, torch.float32):
@@ -323,11 +324,7 @@ def check_float32_or(function: str, name: str, tensor: object, first: str, refer
 
 
 def check_log_a(function: str, log_a: object, first: str, reference: object) -> None:
-    """Check that log_a is real, dtype and device against those of `reference`, called `first`, and its sign on a CPU.
-
-    Raises:
-        ValueError: naming function, argument, expected and got.
-    """
+    """Check log_a as `check_float32_or` does, that it is real and, on a CPU, its sign; ValueError if not."""
     check_float32_or(function, "log_a", log_a, first, reference)
     if log_a.is_complex():
         raise ValueError(f"{function}: log_a must be real, got {log_a.dtype}")
@@ -336,11 +333,7 @@ def check_log_a(function: str, log_a: object, first: str, reference: object) -> 
 
 
 def check_signs(function: str, log_a: object) -> None:
-    """Check that no log decay is positive or NaN; on a GPU this would wait for all that runs there.
-
-    Raises:
-        ValueError: naming function, argument, expected and got.
-    """
+    """Check that no log decay is positive or NaN; ValueError if one is. On a GPU this would wait for all else."""
     # Detached: nothing to save for a backward. max: thirty times as fast as a comparison of all, and it keeps a NaN.
     if log_a.numel() and not holds(log_a.detach().max() <= 0):
         place = (~(log_a <= 0)).nonzero()[0].tolist()

@@ -1,17 +1,17 @@
 """Parts shared by structured matrices over time (masks, semiseparable matrices) and over features (weights).
 
-What is written as for a tensor (`M @ x`, `M.mT`, `2 * M`), the check of an operand, the dtype of all arithmetic, and
-the table that shows a matrix in a notebook.
+What is written as for a tensor (`M @ x`, `M.mT`, `2 * M`), the check of an operand, the dtypes of all arithmetic, and
+the tables that show a matrix, or the costs of a contraction, in a notebook.
 """
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from smalearn._checks import ShapeError, check_tensor
 
-__all__ = ["Structured", "View", "check_operand", "html_cell", "html_table", "widen"]
+__all__ = ["Structured", "Table", "View", "check_operand", "html_table", "match_operand", "widen"]
 
 
 class Structured:
@@ -127,10 +127,43 @@ def widen(like: torch.Tensor, *tensors: torch.Tensor | None) -> list[torch.Tenso
     return [None if x is None else x.to(wide) for x in tensors]
 
 
+def match_operand(x: torch.Tensor, *parameters: torch.Tensor) -> list[torch.Tensor]:
+    """Parameters of a mask for its product with x: on its device, in the first one's dtype or in that of x if wider."""
+    dtype = torch.promote_types(parameters[0].dtype, (x.real if x.is_complex() else x).dtype)
+    return [parameter.to(x.device, dtype) for parameter in parameters]
+
+
 def html_table(rows: Mapping[str, str]) -> str:
     """A table of two columns, a name and its value, that takes its colours from the page."""
     body = (f"<tr>{html_cell('th', name)}{html_cell('td', value)}</tr>" for name, value in rows.items())
     return "\n".join(["<table>", "<tbody>", *body, "</tbody>", "</table>"])
+
+
+class Table:
+    """What prints as a table of costs: text, and HTML that takes its colours from the page."""
+
+    def _rows(self) -> list[tuple[str, str, str, str, str]]:
+        """The header, then one row each: two cells of words, three of numbers."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        rows = self._rows()
+        name, steps, *numbers = (max(map(len, column)) for column in zip(*rows, strict=True))
+        return "\n".join(
+            "  ".join([row[0].ljust(name), row[1].ljust(steps), *map(str.rjust, row[2:], numbers)]) for row in rows
+        )
+
+    def _repr_html_(self) -> str:
+        header, *body = self._rows()
+        lines = ['<div style="overflow-x: auto">', "<table>", "<thead>", _html_row(header, "th"), "</thead>", "<tbody>"]
+        return "\n".join([*lines, *(_html_row(row, "td") for row in body), "</tbody>", "</table>", "</div>"])
+
+
+def _html_row(row: Iterable[str], tag: str) -> str:
+    """One row of a table, words to the left and numbers to the right."""
+    sides = ("left", "left", "right", "right", "right")
+    cells = (html_cell(tag, cell, side, "; white-space: nowrap") for cell, side in zip(row, sides, strict=True))
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def html_cell(tag: str, text: str, side: str = "left", style: str = "") -> str:

@@ -8,18 +8,18 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from string import ascii_letters
 from typing import NamedTuple
 
 import torch
 
 from smalearn._checks import brief, check_dtypes, check_shapes, check_type
-from smalearn._structured import html_cell
+from smalearn._structured import Table
 
 __all__ = ["Order", "Orders", "Step", "contract", "orders", "parse_spec"]
 
-MAX_OPERANDS = 7  # 10,395 trees; the next number has 135,135
+MAX_OPERANDS = 7  # of which there are 10,395 orders; of one more, 135,135
 
 
 def contract(spec: str, *tensors: torch.Tensor) -> torch.Tensor:
@@ -51,34 +51,8 @@ def contract(spec: str, *tensors: torch.Tensor) -> torch.Tensor:
     """
     terms, output = parse_spec("contract", spec)
     _check_operands("contract", terms, tensors)
-    return torch.einsum(",".join(f"...{term}" for term in terms) + f"->...{output}", *tensors)
-
-
-class _Table:
-    """Rows of cells, shown as text, and as HTML that takes its colours from the page."""
-
-    def _rows(self) -> list[tuple[str, str, str, str, str]]:
-        """The header, then one row each: two cells of words, three of numbers."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        rows = self._rows()
-        name, steps, *numbers = (max(map(len, column)) for column in zip(*rows, strict=True))
-        return "\n".join(
-            "  ".join([row[0].ljust(name), row[1].ljust(steps), *map(str.rjust, row[2:], numbers)]) for row in rows
-        )
-
-    def _repr_html_(self) -> str:
-        header, *body = self._rows()
-        lines = ['<div style="overflow-x: auto">', "<table>", "<thead>", _html_row(header, "th"), "</thead>", "<tbody>"]
-        return "\n".join([*lines, *(_html_row(row, "td") for row in body), "</tbody>", "</table>", "</div>"])
-
-
-def _html_row(row: Iterable[str], tag: str) -> str:
-    """One row of a table, words to the left and numbers to the right."""
-    sides = ("left", "left", "right", "right", "right")
-    cells = (html_cell(tag, cell, side, "; white-space: nowrap") for cell, side in zip(row, sides, strict=True))
-    return f"<tr>{''.join(cells)}</tr>"
+    inputs = ",".join(f"...{term}" for term in terms)
+    return torch.einsum(f"{inputs}->...{output}", *tensors)
 
 
 @dataclass(frozen=True)
@@ -104,7 +78,7 @@ class Step:
 
 
 @dataclass(frozen=True, repr=False)
-class Order(_Table):
+class Order(Table):
     """One way to contract operands, two at a time; prints as a table of its steps.
 
     Attributes:
@@ -156,18 +130,18 @@ class Order(_Table):
         values = dict(zip(self.operands, tensors, strict=True))
         for step in self.steps:
             # pop: an intermediate is freed as soon as it has been used (without gradients)
-            values[step.result] = contract(step.spec, *[values.pop(name) for name in step.operands])
+            left, right = (values.pop(name) for name in step.operands)
+            values[step.result] = contract(step.spec, left, right)
         return values[self.name]
 
-    def _rows(self) -> list[tuple[str, str, str, str, str]]:
-        header = ("result", "step", "MACs", "flops", "elements")
-        return [header] + [
-            (step.result, step.spec, f"{step.macs:,}", f"{step.flops:,}", f"{step.output_elements:,}")
-            for step in self.steps
-        ]
+    def _rows(self):
+        rows = [("result", "step", "MACs", "flops", "elements")]
+        for step in self.steps:
+            rows.append((step.result, step.spec, f"{step.macs:,}", f"{step.flops:,}", f"{step.output_elements:,}"))
+        return rows
 
 
-class Orders(_Table, list[Order]):
+class Orders(Table, list[Order]):
     """A list of orders, cheapest first as `orders` returns it, that prints as a table; so does a slice of it."""
 
     def named(self, name: str) -> Order:
@@ -186,18 +160,12 @@ class Orders(_Table, list[Order]):
         selected = super().__getitem__(index)
         return Orders(selected) if isinstance(index, slice) else selected
 
-    def _rows(self) -> list[tuple[str, str, str, str, str]]:
-        header = ("order", "steps", "MACs", "flops", "peak elements")
-        return [header] + [
-            (
-                order.name,
-                "; ".join(step.spec for step in order.steps),
-                f"{order.macs:,}",
-                f"{order.flops:,}",
-                f"{order.peak_elements:,}",
-            )
-            for order in self
-        ]
+    def _rows(self):
+        rows = [("order", "steps", "MACs", "flops", "peak elements")]
+        for order in self:
+            steps = "; ".join(step.spec for step in order.steps)
+            rows.append((order.name, steps, f"{order.macs:,}", f"{order.flops:,}", f"{order.peak_elements:,}"))
+        return rows
 
 
 def orders(
@@ -245,12 +213,13 @@ def orders(
     names = _default_names(terms) if names is None else tuple(names)
     _check_names(terms, names, structured)
     planner = _Planner(terms, output, sizes, names, frozenset(structured))
-    paths = [Order(spec, names, tree.steps) for tree in planner.trees(tuple(range(len(terms))))]
-    return Orders(sorted(paths, key=lambda order: (order.macs, order.name)))
+    trees = planner.trees(tuple(range(len(terms))))
+    found = [Order(spec, names, tree.steps) for tree in trees]
+    return Orders(sorted(found, key=lambda order: (order.macs, order.name)))
 
 
 class _Tree(NamedTuple):
-    """A contraction tree over some operands: its name and axes, and the steps that compute it."""
+    """A contraction tree over some operands, which are numbered: its name and axes, and the steps that compute it."""
 
     name: str
     axes: str
@@ -269,44 +238,58 @@ class _Planner(NamedTuple):
     structured: frozenset[str]
 
     def trees(self, operands: tuple[int, ...]) -> list[_Tree]:
-        """All trees over the operands, each once."""
+        """All trees over the operands, each once: for every split in two, a tree over each part, joined."""
         if len(operands) == 1:
             (only,) = operands
             return [_Tree(self.names[only], self.terms[only], operands, 0, ())]
-        return [self.join(a, b) for part, rest in _splits(operands) for a in self.trees(part) for b in self.trees(rest)]
+        joined = []
+        for part, rest in _splits(operands):
+            pairs = product(self.trees(part), self.trees(rest))
+            joined += [self.join(a, b) for a, b in pairs]
+        return joined
 
     def join(self, a: _Tree, b: _Tree) -> _Tree:
         """The tree that contracts the results of two trees."""
         a, b = sorted((a, b), key=lambda tree: (-tree.depth, tree.operands))
         operands = tuple(sorted(a.operands + b.operands))
-        whole = len(operands) == len(self.terms)
-        axes = self.output if whole else self.kept(a, b, operands)
-        name = a.name + ("·" if max(map(len, self.names)) > 1 else "") + b.name
-        name = name if whole else f"({name})"
+        between = "·" if max(map(len, self.names)) > 1 else ""
+        if len(operands) == len(self.terms):
+            axes = self.output
+            name = f"{a.name}{between}{b.name}"
+        else:
+            axes = self.kept(a, b, operands)
+            name = f"({a.name}{between}{b.name})"
         macs, flops = self.cost(a, b, axes)
-        spec = " ".join(f"{a.axes}, {b.axes} -> {axes}".split())
+        spec = " ".join(f"{a.axes}, {b.axes} -> {axes}".split())  # one space, also where a scalar has no axes
         step = Step(spec, (a.name, b.name), name, macs, flops, self.elements(axes))
         return _Tree(name, axes, operands, a.depth + 1, (*a.steps, *b.steps, step))
 
     def kept(self, a: _Tree, b: _Tree, operands: tuple[int, ...]) -> str:
         """The axes that the output or an operand outside still needs, those of most terms first."""
-        needed = {*self.output, *(axis for i, term in enumerate(self.terms) if i not in operands for axis in term)}
+        outside = [term for i, term in enumerate(self.terms) if i not in operands]
+        axes = {*a.axes, *b.axes} & {*self.output, *"".join(outside)}
         letters = self.output + "".join(self.terms)
-        axes = {*a.axes, *b.axes} & needed
         return "".join(sorted(axes, key=lambda axis: (-letters.count(axis), letters.index(axis))))
 
     def cost(self, a: _Tree, b: _Tree, axes: str) -> tuple[int, int]:
-        """The macs and flops of one step."""
-        shared = {*a.axes} & {*b.axes}
+        """The macs and flops of the step that makes a result with these axes of two trees."""
         fast = [
             max(self.elements(partner.axes), self.elements(axes))
             for matrix, partner in ((a, b), (b, a))
-            if matrix.name in self.structured and len(shared) == 1 and shared == {*matrix.axes} - {*axes}
+            if self.multiplies(matrix, partner, axes)
         ]
         if fast:
             return min(fast), min(fast)
-        macs = self.elements({*a.axes, *b.axes})
-        return macs, 2 * macs if {*a.axes, *b.axes} - set(axes) else macs
+        joint = {*a.axes, *b.axes}
+        macs = self.elements(joint)
+        summed = joint - {*axes}
+        return macs, 2 * macs if summed else macs
+
+    def multiplies(self, matrix: _Tree, partner: _Tree, axes: str) -> bool:
+        """Whether it is a product by a structured matrix: the one axis shared is summed, and its other one stays."""
+        shared = {*matrix.axes} & {*partner.axes}
+        summed = {*matrix.axes} - {*axes}
+        return matrix.name in self.structured and len(shared) == 1 and shared == summed
 
     def elements(self, axes: Iterable[str]) -> int:
         """The number of entries of a tensor with these axes."""
@@ -345,7 +328,8 @@ def parse_spec(function: str, spec: str) -> tuple[tuple[str, ...], str]:
     if strange:
         raise ValueError(f"{start}, expected letters, commas between operands and one '->', got {' '.join(strange)}")
     terms = tuple(inputs.split(","))
-    for place, term in [*((f"operand {i} ({term})", term) for i, term in enumerate(terms, 1)), ("the output", output)]:
+    places = [*_labels(terms), "the output"]
+    for place, term in zip(places, [*terms, output], strict=True):
         if len(set(term)) < len(term):
             axis = next(axis for axis in term if term.count(axis) > 1)
             raise ValueError(f"{start}, expected each axis once in {place}, got '{axis}' {term.count(axis)} times")
@@ -359,9 +343,14 @@ def _check_operands(function: str, terms: Sequence[str], tensors: Sequence[torch
     """Check tensors against their terms."""
     if len(tensors) != len(terms):
         raise ValueError(f"{function}: expected {len(terms)} tensors ({', '.join(terms)}), got {len(tensors)}")
-    labels = [f"operand {i} ({term})" for i, term in enumerate(terms, 1)]
+    labels = _labels(terms)
     check_dtypes(function, dict(zip(labels, tensors, strict=True)))
     check_shapes(function, dict(zip(labels, zip(tensors, terms, strict=True), strict=True)))
+
+
+def _labels(terms: Sequence[str]) -> list[str]:
+    """What messages call the operands."""
+    return [f"operand {i} ({term})" for i, term in enumerate(terms, 1)]
 
 
 def _check_sizes(terms: Sequence[str], sizes: Mapping[str, int]) -> None:

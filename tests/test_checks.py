@@ -10,6 +10,7 @@ from smalearn._checks import (
     check_count,
     check_counts,
     check_dtypes,
+    check_eps,
     check_finite,
     check_number,
     check_pair,
@@ -190,6 +191,10 @@ def test_counts_numbers_and_seeds():
         check_count("f", "n", 2**70)
     with pytest.raises(ValueError, match=r"^f: base must be a float where it is as large as 2\^63, got 1180591620"):
         check_number("f", "base", 2**70)
+    assert check_eps("f", 0) == 0
+    for value in (-1e-9, math.inf, math.nan):
+        with pytest.raises(ValueError, match=f"^f: eps must be ≥ 0 and finite, got {value}$"):
+            check_eps("f", value)
     for value, got in ((math.inf, "inf"), (True, "True"), (2**64, "18446744073709551616"), (None, "NoneType")):
         with pytest.raises(ValueError, match=f"^f: seed must be an integer of 64 bits, got {got}$"):
             seeded("f", value)

@@ -83,7 +83,7 @@ def test_l2norm():
     (x,) = random_tensors([(3, 5)])
     assert_close(l2norm(x, 0.0), torch.nn.functional.normalize(x, dim=-1))
     assert not l2norm(torch.zeros(2, 3)).any()
-    with pytest.raises(ValueError, match="l2norm: eps must be ≥ 0 and finite, got -1"):
+    with pytest.raises(ValueError, match="l2norm: eps"):
         l2norm(x, -1)
 
 

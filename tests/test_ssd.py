@@ -16,40 +16,42 @@ KINDS = [kind for kind in DECAYS if kind != "none"]
 
 def test_the_chunked_form_is_chunked_linear_attention():
     X, log_a, B, C, H = inputs(21, "mild", (2,))
-    for ours, theirs in zip(ssd_chunked(X, log_a, B, C, H), linear_attention_chunked(C, B, X, log_a, H), strict=True):
-        assert torch.equal(ours, theirs)
+    Y, final = ssd_chunked(X, log_a, B, C, H)
+    Y_attention, final_attention = linear_attention_chunked(C, B, X, log_a, H)
+    assert torch.equal(Y, Y_attention)
+    assert torch.equal(final, final_attention)
 
 
-SHARED = [((), ()), ((2, 4), (2, 1)), ((2, 4), (1, 4)), ((2, 4), ()), ((3,), (3,))]
+SHARED = [((), ()), ((2, 4), (2, 1)), ((2, 4), (1, 4)), ((2, 4), ()), ((3,), (3,))]  # leading axes of X; of B and C
+CACHES = [1, 1 << 18]  # numbers of states at a time: one group after the other, or all at once
+CASES = pairwise({"axes": SHARED, "cache": CACHES, "kind": KINDS})
 
 
-@pytest.mark.parametrize(
-    ("axes", "cache", "kind"),
-    [case.values() for case in pairwise({"axes": SHARED, "cache": [1, 1 << 18], "kind": KINDS})],
-)
-def test_decoding_is_training(axes, cache, kind, monkeypatch):
+@pytest.mark.parametrize(("axes", "cache", "kind"), [case.values() for case in CASES])
+def test_token_by_token_is_the_recurrence(axes, cache, kind, monkeypatch):
     monkeypatch.setattr(step, "CACHE", cache)
     X, log_a, B, C, H = inputs(9, kind, *axes)
-    truth, last = expected(X, log_a, B, C, H)
-    state, inplace = H, H.clone()
+    Y, final = expected(X, log_a, B, C, H)
+    state, overwritten = H, H.clone()
     for t in range(9):
         token = X[..., t, :], log_a[..., t], B[..., t, :], C[..., t, :]
         y, state = ssd_step(*token, state)
-        assert_close(y, truth[..., t, :])
-        assert_close(ssd_step_(*token, inplace), truth[..., t, :])
-    assert_close(state, last)
-    assert_close(inplace, last)
+        y_in_place = ssd_step_(*token, overwritten)
+        assert_close(y, Y[..., t, :])
+        assert_close(y_in_place, Y[..., t, :])
+    assert_close(state, final)
+    assert_close(overwritten, final)
 
 
 def test_a_step_in_half_precision_keeps_a_float32_state():
     X, log_a, B, C, H = inputs(1, "mild", (2, 3), (2, 1), torch.bfloat16)
     token = X[..., 0, :], log_a[..., 0].float(), B[..., 0, :], C[..., 0, :]
     y, state = ssd_step(*token, H.float())
-    inplace = H.float()
-    z = ssd_step_(*token, inplace)
-    assert (y.dtype, z.dtype, state.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
-    assert_close(z, y, 4e-3)
-    assert_close(inplace, state)
+    overwritten = H.float()
+    y_in_place = ssd_step_(*token, overwritten)
+    assert (y.dtype, y_in_place.dtype, state.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+    assert_close(y_in_place, y, 4e-3)  # a rounding to bfloat16
+    assert_close(overwritten, state)
 
 
 def test_a_step_in_place_gives_no_gradient_and_no_other_memory():

@@ -58,9 +58,9 @@ def run(installed, tmp_path):
     """`run(program, *arguments)` in an empty folder: its exit status, its stdout and its stderr."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
-    def run(program, *arguments):
-        command = [installed / program, *arguments]
-        process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
+    def run(program, *arguments, **variables):
+        command, env = [installed / program, *arguments], environment | variables
+        process = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, encoding="utf-8")
         return process.returncode, process.stdout, process.stderr
 
     return run
@@ -136,3 +136,12 @@ def test_it_has_all_that_the_chapters_import(run):
     assert any("smalearn.course.ch10" in line for line in lines)
     status, _, errors = run("python", "-W", "ignore", "-c", "\n".join(sorted(lines)))
     assert (status, errors) == (0, "")
+
+
+def test_a_chapter_runs_from_it_as_stored(run, tmp_path):
+    """One with explorers, pictures and exercises, and nothing of the course beside it."""
+    shutil.copy(ROOT / "chapters/02_kernel_attention.ipynb", tmp_path)
+    options = ["--nbval", "--nbval-current-env", f"--nbval-sanitize-with={ROOT / 'tests/sanitize.cfg'}"]
+    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(tmp_path)]
+    status, said, errors = run("python", *pytest, SMALEARN_QUICK="ladder")  # whose trainings no output shows
+    assert (status, errors) == (0, ""), said

@@ -9,8 +9,6 @@
 k_t. The state stays bounded for ‖k‖² β ≤ 2; no function here normalises keys, `l2norm` does.
 """
 
-import math
-
 import torch
 
 from smalearn._checks import (
@@ -18,8 +16,8 @@ from smalearn._checks import (
     broadcast_shapes,
     check_count,
     check_dtypes,
+    check_eps,
     check_float32_or,
-    check_number,
     check_shapes,
     holds,
 )
@@ -31,7 +29,6 @@ from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_e
 
 __all__ = [
     "check_delta",
-    "check_eps",
     "correct_in_chunks",
     "delta_rule_chunked",
     "delta_rule_recurrent",
@@ -189,9 +186,7 @@ def correct_in_chunks(
     q, k, v, strength, gate = (split_chunks(x, chunk_len) for x in (q, k, v, strength, gate))  # (..., C, chunk_len, ·)
     e = since_start(gate).exp()
     f = until_end(gate).exp()
-    A = strength * decayed_scores(
-        k, k, gate
-    )  # (..., C, chunk_len, chunk_len); the solve takes what is below its diagonal
+    A = strength * decayed_scores(k, k, gate)  # (..., C, chunk_len, chunk_len); its diagonal and above are not read
     U = _solve(A, strength * v)
     W = _solve(A, strength * (k * e))
     carry_in, corrected, final = _pass_corrections(U, W, k * f, e[..., -1:, :], state)
@@ -251,13 +246,6 @@ def l2norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
     check_shapes("l2norm", {"x": (x, "n")})
     check_eps("l2norm", eps)
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
-
-
-def check_eps(function: str, eps: float) -> float:
-    """Check and return the number that keeps a norm from 0: ≥ 0 and finite, or a ValueError that names the function."""
-    if not 0 <= check_number(function, "eps", eps) < math.inf:
-        raise ValueError(f"{function}: eps must be ≥ 0 and finite, got {eps}")
-    return eps
 
 
 def check_delta(

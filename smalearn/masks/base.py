@@ -121,52 +121,39 @@ class Mask(Structured, ABC):
         """The dtype that `dense(dtype)` is to have, checked."""
         if dtype is not None:
             check_type(f"{type(self).__name__}.dense", "dtype", dtype, torch.dtype)
-        dtype = torch.get_default_dtype() if dtype is None and not self.is_complex else dtype
-        dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
+        else:
+            default = torch.get_default_dtype()
+            dtype = default.to_complex() if self.is_complex else default
         if self.is_complex and not dtype.is_complex:
             name = type(self).__name__
             raise ValueError(f"{name}.dense: the mask is complex but the dtype is {dtype}; make Q, K and V complex")
         return dtype
 
     def __repr__(self) -> str:
-        details = [f"{name}={getattr(self, name)}" for name in self.shown]
-        details += [_brief(name, getattr(self, name), "=") for name in self.parameters]
-        return f"{type(self).__name__}({', '.join([*map(str, self.shape), *details])})"
+        details = [*map(str, self.shape), *self._details("=")]
+        return f"{type(self).__name__}({', '.join(details)})"
 
     def _repr_html_(self) -> str:
         """A table: family, shape, parameters, numbers stored and operations of a product, each next to the dense."""
         target, source = self.shape[-2:]
         heads = math.prod(self.shape[:-2])
-        values = [f"{name} = {getattr(self, name)}" for name in self.shown]
-        values += [_brief(name, getattr(self, name), " = ") for name in self.parameters]
         rows = {
             "family": type(self).__name__,
             "shape": " × ".join(map(str, self.shape)),
-            "parameters": ", ".join(values) or "none",
+            "parameters": ", ".join(self._details(" = ")) or "none",
             "numbers stored": f"{self.stored:,} (dense: {heads * target * source:,})",
             "operations for one column": f"{heads * self.cost():,} (dense: {heads * target * (2 * source - 1):,})",
         }
         return html_table(rows)
 
-
-class _MaskView(View, Mask):
-    """c·L or c·L^T of a mask L, which is a mask again."""
-
-    @property
-    def is_complex(self) -> bool:
-        """True if L is complex."""
-        return self.matrix.is_complex
-
-    @property
-    def stored(self) -> int:
-        """The numbers of L."""
-        return self.matrix.stored
-
-    _product, _transpose_product = View.matmul, View.transpose_matmul
-
-    def cost(self, columns: int = 1) -> int:
-        """The operations of L, and those of the factor: one for each entry of the product."""
-        return self.matrix.cost(columns) + (0 if self._unscaled() else self.shape[-2] * columns)
+    def _details(self, equals: str) -> list[str]:
+        """What the mask is made of: its numbers by their values, larger parameters by their shapes."""
+        details = [f"{name}{equals}{getattr(self, name)}" for name in self.shown]
+        for name in self.parameters:
+            parameter = getattr(self, name)
+            number = f"{equals}{parameter.item():.4g}" if parameter.ndim == 0 else f": {tuple(parameter.shape)}"
+            details.append(f"{name}{number}")
+        return details
 
 
 def hadamard(L1: Mask, L2: Mask) -> Mask:
@@ -200,25 +187,14 @@ def hadamard(L1: Mask, L2: Mask) -> Mask:
     for name, L in (("L1", L1), ("L2", L2)):
         check_type("hadamard", name, L, Mask)
     check_shapes("hadamard", {"L1": (L1, "ts"), "L2": (L2, "ts")})
-    for one, other, product in RULES:
-        for first, second in ((L1, L2), (L2, L1)):
-            if (left := _as(first, one)) and (right := _as(second, other)):
-                return product(left, right)
+    for first_family, second_family, product in RULES:
+        for one, other in ((L1, L2), (L2, L1)):
+            first = _as_member(one, first_family)
+            second = _as_member(other, second_family)
+            if first and second:
+                return product(first, second)
     names = f"{type(L1).__name__} ∘ {type(L2).__name__}"
     raise TypeError(f"hadamard: no fast product is known for {names}; multiply L1.dense() * L2.dense()")
-
-
-def _as(mask: Mask, family: type[Mask]) -> Mask | None:
-    """The mask as a member of a family to which it belongs, else None."""
-    if isinstance(mask, family):
-        return mask
-    promote = PROMOTIONS.get((type(mask), family))
-    return promote(mask) if promote else None
-
-
-def _brief(name: str, parameter: torch.Tensor, equals: str) -> str:
-    """The value of a scalar, the shape of anything else."""
-    return f"{name}{equals}{parameter.item():.4g}" if parameter.ndim == 0 else f"{name}: {tuple(parameter.shape)}"
 
 
 def dense_mask(L: "Mask | torch.Tensor", like: torch.Tensor) -> torch.Tensor:
@@ -240,3 +216,31 @@ def dense_mask(L: "Mask | torch.Tensor", like: torch.Tensor) -> torch.Tensor:
         return L.dense(like.dtype, like.device)
     check_tensor("dense_mask", "L", L)
     return L.to(like.dtype) if L.dtype == torch.bool else L
+
+
+def _as_member(mask: Mask, family: type[Mask]) -> Mask | None:
+    """The mask as a member of a family to which it belongs, else None."""
+    if isinstance(mask, family):
+        return mask
+    promote = PROMOTIONS.get((type(mask), family))
+    return promote(mask) if promote else None
+
+
+class _MaskView(View, Mask):
+    """c·L or c·L^T of a mask L, which is a mask again."""
+
+    @property
+    def is_complex(self) -> bool:
+        """True if L is complex."""
+        return self.matrix.is_complex
+
+    @property
+    def stored(self) -> int:
+        """The numbers of L."""
+        return self.matrix.stored
+
+    _product, _transpose_product = View.matmul, View.transpose_matmul
+
+    def cost(self, columns: int = 1) -> int:
+        """The operations of L, and those of the factor: one for each entry of the product."""
+        return self.matrix.cost(columns) + (0 if self._unscaled() else self.shape[-2] * columns)

@@ -90,16 +90,16 @@ def join_neighbours(
         (..., T, T).
     """
     length = diagonal.shape[-1]
-    blocks = _pad_to_power_of_two(diagonal[..., None])[..., None]
+    blocks = _pad_to_power_of_two(diagonal[..., None])[..., None]  # (..., T, 1, 1)
     rows = [_pad_to_power_of_two(x) for x in rows]
     while (size := blocks.shape[-1]) < length:
-        pairs = [
-            x.unflatten(-2, (-1, 2, size)) for x in rows
-        ]  # indexed: Inductor of torch 2.13 loses gradients of unbind
-        earlier, later = ([x[..., which, :, :] for x in pairs] for which in (0, 1))
-        first, second = blocks.unflatten(-3, (-1, 2)).unbind(-3)
+        pairs = [x.unflatten(-2, (-1, 2, size)) for x in rows]  # (..., blocks / 2, 2, size, ·)
+        earlier = [x[..., 0, :, :] for x in pairs]  # indexed: Inductor of torch 2.13 loses gradients of unbind
+        later = [x[..., 1, :, :] for x in pairs]
+        first, second = blocks.unflatten(-3, (-1, 2)).unbind(-3)  # (..., blocks / 2, size, size)
         top = torch.cat([first, torch.full_like(first, above)], -1)
-        blocks = torch.cat([top, torch.cat([across(earlier, later), second], -1)], -2)
+        bottom = torch.cat([across(earlier, later), second], -1)
+        blocks = torch.cat([top, bottom], -2)
     return blocks[..., 0, :length, :length]
 
 

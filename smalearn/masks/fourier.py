@@ -5,8 +5,10 @@ import math
 import torch
 
 from smalearn._checks import ShapeError, broadcast_shapes, check_count, check_dtypes
+from smalearn._structured import match_operand
 from smalearn.masks.base import PROMOTIONS, RULES, Mask
-from smalearn.masks.scan import CausalMask, DecayMask
+from smalearn.masks.causal import CausalMask, DecayMask
+from smalearn.masks.scan import decay_powers
 
 __all__ = ["FourierMask", "ToeplitzMask"]
 
@@ -96,15 +98,13 @@ class ToeplitzMask(Mask):
         if 0 in (*shape, target, source):  # no library transforms nothing
             return x.new_zeros(shape)
         size = _period(target, source)
-        alpha = _matched_to(circle(size, x.device), x)  # (..., size), at least as precise as x
+        (alpha,) = match_operand(x, circle(size, x.device))  # (..., size)
         if x.is_complex():
             forward, inverse = torch.fft.fft, torch.fft.ifft
         else:
             forward, inverse = torch.fft.rfft, torch.fft.irfft
-        spectrum = forward(alpha)[..., None]  # (..., frequencies, 1)
-        spectrum = spectrum.to(
-            torch.promote_types(x.dtype, torch.complex32)
-        )  # complex32: the complex dtype of x's size
+        complex_x = torch.promote_types(x.dtype, torch.complex32)  # the complex dtype of the precision of x
+        spectrum = forward(alpha)[..., None].to(complex_x)  # (..., frequencies, 1)
         # Few columns at a time: their spectra stay in a cache, and need little memory.
         outputs = []
         for part in x.split(max(1, BATCH_NUMBERS // size), -1):
@@ -166,11 +166,6 @@ class FourierMask(Mask):
         return math.ceil(5 * length * math.log2(length)) * columns if length else 0
 
 
-def _matched_to(alpha, x):
-    """Return α in a real dtype of at least the precision of x, or in its own complex one."""
-    return alpha.to(torch.promote_types(alpha.dtype, (x.real if x.is_complex() else x).dtype))
-
-
 def _period(target: int, source: int) -> int:
     """The least power of two that holds all T + S - 1 offsets."""
     return 1 << (target + source - 2).bit_length()
@@ -187,7 +182,7 @@ def _causal_as_toeplitz(mask):
 
 
 def _decay_as_toeplitz(mask):
-    return ToeplitzMask(mask.gamma[..., None] ** torch.arange(mask.shape[-1], device=mask.gamma.device))
+    return ToeplitzMask(decay_powers(mask.gamma, mask.shape[-1]))
 
 
 RULES.append((ToeplitzMask, ToeplitzMask, _product))

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from smalearn._checks import ShapeError, broadcast_shapes, check_count, check_dtypes, check_shapes, check_signs
-from smalearn._structured import widen
+from smalearn._structured import match_operand, widen
 from smalearn.masks.base import RULES, Mask
+from smalearn.masks.causal import SemiseparableMask
 from smalearn.masks.decay import decay_matrix, join_chunks, split_chunks, until_end
-from smalearn.masks.scan import SemiseparableMask
 
 __all__ = ["HierarchicalMask", "add_levels_", "level_count", "level_matrix"]
 
@@ -114,9 +114,8 @@ class HierarchicalMask(Mask):
 
     def _chunked(self, x):
         """log_a (..., chunks, CHUNK_LEN, 1) and the weights, on the device of x and at least as precise."""
-        dtype = torch.promote_types(self.log_a.dtype, (x.real if x.is_complex() else x).dtype)
-        parameters = (self.log_a[..., None], self.level_weights)
-        return tuple(split_chunks(part.to(x.device, dtype), CHUNK_LEN) for part in parameters)
+        log_a, weights = match_operand(x, self.log_a[..., None], self.level_weights)
+        return split_chunks(log_a, CHUNK_LEN), split_chunks(weights, CHUNK_LEN)
 
     def cost(self, columns: int = 1) -> int:
         """T products with level 0; at each other level one multiply-add for each target, and one for each sum."""

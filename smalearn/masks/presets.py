@@ -6,7 +6,7 @@ import torch
 
 from smalearn._checks import check_count, check_dtypes, check_number, check_shapes, check_values
 from smalearn._structured import widen
-from smalearn.masks.scan import SemiseparableMask, check_decay
+from smalearn.masks.causal import SemiseparableMask, check_decay
 
 __all__ = ["alibi_slopes", "retnet_decays", "rotary_decay_mask"]
 

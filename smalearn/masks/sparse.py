@@ -9,7 +9,7 @@ import torch
 
 from smalearn._checks import check_count, check_shapes, check_type
 from smalearn.masks.base import RULES, Mask
-from smalearn.masks.scan import CausalMask
+from smalearn.masks.causal import CausalMask
 
 __all__ = ["BandedMask", "BlockDiagonalMask", "DilatedMask", "IntersectionMask", "SparseMask"]
 

@@ -5,8 +5,7 @@ from einops import rearrange
 from torch import nn
 from torch.nn import functional
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
-from smalearn.linear_attention.delta import check_eps
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_eps, check_shapes
 from smalearn.multilevel.texts import check_reset, text_starts
 
 __all__ = ["CausalConvolution", "GatedRMSNorm", "RMSNorm", "divide", "narrow"]

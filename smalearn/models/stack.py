@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError, check_count, check_tensor, check_type
-from smalearn.linear_attention.delta import check_eps
+from smalearn._checks import ShapeError, check_count, check_eps, check_tensor, check_type
 from smalearn.models.layers import RMSNorm
 from smalearn.models.mixer import Cache, Mixer, given
 from smalearn.multilevel.texts import check_reset, more_starts

@@ -40,12 +40,40 @@ class BlockTensorTrain(Weight):
 
     def __init__(self, L: torch.Tensor, R: torch.Tensor):
         super().__init__()
-        name = type(self).__name__
-        sizes = check_factors(name, {"L": (L, "bacs"), "R": (R, "cdbs")})
-        self.sizes, self.rank = tuple(sizes[axis] for axis in "abcd"), sizes["s"]
-        a, b, c, d = self.sizes
+        sizes = check_factors(type(self).__name__, {"L": (L, "bacs"), "R": (R, "cdbs")})
+        a, b, c, d = (sizes[axis] for axis in "abcd")
+        self.sizes = (a, b, c, d)
+        self.rank = sizes["s"]
         self.shape = (a * b, c * d)
-        self.L, self.R = parameter(L), parameter(R)
+        self.L = parameter(L)
+        self.R = parameter(R)
+
+    def dense(self):
+        """The matrix (m, n), entry by entry from the formula above."""
+        M = torch.einsum("bacs,cdbs->abcd", self.L, self.R)
+        return M.reshape(self.shape)
+
+    def _product(self, X):
+        a, b, c, d = self.sizes
+        columns = X.shape[-1]
+        X = X.unflatten(0, (c, d))  # (c, d, columns)
+        R = self.R.permute(0, 3, 2, 1).reshape(c, self.rank * b, d)
+        Z = torch.bmm(R, X)  # (c, s·b, columns): each of the c blocks mixed
+        # P_R is no copy: what is laid out (c, s, b) reads, by strides, as b blocks of (c, s).
+        Z = Z.view(c * self.rank, b, columns).transpose(0, 1)
+        Y = torch.bmm(self.L.flatten(2), Z)  # (b, a, columns): each of the b blocks mixed
+        return Y.transpose(0, 1).reshape(a * b, columns)  # P_L: rows (b, a) to (a, b)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds for one vector, one per parameter: s·(m·c + n·b)."""
+        return self.L.numel() + self.R.numel()
+
+    @property
+    def rank_bound(self) -> int:
+        """Largest rank for these sizes, which almost all factors reach: min(m, n, b·c·s)."""
+        _, b, c, _ = self.sizes
+        return min(*self.shape, b * c * self.rank)
 
     @classmethod
     def random(cls, sizes: tuple[int, int, int, int], rank: int, seed: int, dtype: torch.dtype | None = None):
@@ -63,11 +91,13 @@ class BlockTensorTrain(Weight):
         Raises:
             ValueError: a size is not an integer ≥ 1.
         """
-        a, b, c, d = check_sizes(f"{cls.__name__}.random", sizes)
-        check_count(f"{cls.__name__}.random", "rank", rank)
-        generator = seeded(f"{cls.__name__}.random", seed, dtype)
+        function = f"{cls.__name__}.random"
+        a, b, c, d = check_sizes(function, sizes)
+        check_count(function, "rank", rank)
+        generator = seeded(function, seed, dtype)
         L = normal((b, a, c, rank), c * rank, generator, dtype)
-        return cls(L, normal((c, d, b, rank), d, generator, dtype))
+        R = normal((c, d, b, rank), d, generator, dtype)
+        return cls(L, R)
 
     @classmethod
     def from_dense(cls, M: torch.Tensor, sizes: tuple[int, int, int, int], rank: int):
@@ -89,32 +119,9 @@ class BlockTensorTrain(Weight):
         M = matrix(function, M)
         a, b, c, d = check_sizes_of(function, M, sizes)
         check_count(function, "rank", rank)
-        # One truncated SVD per slice (b, c): a × d.
-        L, R = truncated(M.reshape(a, b, c, d).permute(1, 2, 0, 3), rank)
+        slices = M.reshape(a, b, c, d).permute(1, 2, 0, 3)  # (b, c, a, d)
+        L, R = truncated(slices, rank)  # (b, c, a, s) and (b, c, d, s)
         return cls(L.transpose(1, 2).contiguous(), R.permute(1, 2, 0, 3).contiguous())
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds for one vector, one per parameter: s·(m·c + n·b)."""
-        return self.L.numel() + self.R.numel()
-
-    @property
-    def rank_bound(self) -> int:
-        """Largest rank for these sizes, which almost all factors reach: min(m, n, b·c·s)."""
-        _, b, c, _ = self.sizes
-        return min(*self.shape, b * c * self.rank)
-
-    def dense(self):
-        """The matrix (m, n), entry by entry from the formula above."""
-        return torch.einsum("bacs,cdbs->abcd", self.L, self.R).reshape(self.shape)
-
-    def _product(self, X):
-        a, b, c, d = self.sizes
-        # Z is laid out (c, s, b), which reads as c blocks (s, b) or, by strides, as b blocks (c, s): P_R is no copy.
-        Z = torch.bmm(self.R.permute(0, 3, 2, 1).reshape(c, -1, d), X.unflatten(0, (c, d)))
-        Z = Z.view(c * self.rank, b, -1).transpose(0, 1)
-        Y = torch.bmm(self.L.flatten(2), Z)
-        return Y.transpose(0, 1).reshape(a * b, -1)  # P_L: rows (b, a) to (a, b).
 
 
 def balanced_sizes(m: int, n: int) -> tuple[int, int, int, int]:
@@ -139,7 +146,8 @@ def balanced_sizes(m: int, n: int) -> tuple[int, int, int, int]:
     """
     check_count("balanced_sizes", "m", m)
     check_count("balanced_sizes", "n", n)
-    a, c = (max(k for k in range(1, size + 1) if size % k == 0 and k * k <= size) for size in (m, n))
+    a = _largest_divisor_below_root(m)
+    c = _largest_divisor_below_root(n)
     return a, m // a, c, n // c
 
 
@@ -174,3 +182,8 @@ def check_sizes_of(function: str, M: torch.Tensor, sizes: tuple[int, int, int, i
             fitting = ", ".join(str((k, size // k)) for k in range(1, size + 1) if size % k == 0)
             raise ValueError(f"{function}: {names} must multiply to {size}, got {pair}; what fits: {fitting}")
     return a, b, c, d
+
+
+def _largest_divisor_below_root(size):
+    """The largest k that divides a size, with k² at most that."""
+    return max(k for k in range(1, size + 1) if size % k == 0 and k * k <= size)

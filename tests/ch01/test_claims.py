@@ -122,7 +122,7 @@ def test_the_normaliser_is_attention_on_ones(mask):
     assert_close(sma_quadratic(positive, eye, one, L)[:, 0], (positive * L).sum(-1))
 
 
-@pytest.mark.claim("000:causal-mask", "smalearn.masks.scan.CausalMask.dense")
+@pytest.mark.claim("000:causal-mask", "smalearn.masks.causal.CausalMask.dense")
 def test_causal_mask_hides_the_future():
     Q, K, V = qkv(6, 6)
     assert torch.equal(CausalMask(6).dense(), torch.tensor([[float(s <= t) for s in range(6)] for t in range(6)]))

@@ -153,7 +153,7 @@ def test_an_unstructured_mask_forces_quadratic_cost():
 
 
 @pytest.mark.claim("000:cumsum-mask", "smalearn.masks.base.Mask.matmul")
-@pytest.mark.claim("000:eq15b-cost", "smalearn.masks.scan.CausalMask.cost")
+@pytest.mark.claim("000:eq15b-cost", "smalearn.masks.causal.CausalMask.cost")
 @pytest.mark.claim("004:cumsum-form", "smalearn.masks.base.Mask.matmul")
 @pytest.mark.parametrize("length", [1, 2, 33])
 def test_the_mask_is_a_running_sum(length):

@@ -90,9 +90,9 @@ def test_every_product_is_that_of_its_matrix(family):
     assert_close(mask.matmul(x), L @ x)
 
 
-@pytest.mark.claim("000:structured-requirement", "smalearn.masks.scan.CausalMask.cost")
-@pytest.mark.claim("000:structured-requirement", "smalearn.masks.scan.DecayMask.cost")
-@pytest.mark.claim("000:structured-requirement", "smalearn.masks.scan.SemiseparableMask.cost")
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.causal.CausalMask.cost")
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.causal.DecayMask.cost")
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.causal.SemiseparableMask.cost")
 @pytest.mark.claim("000:structured-requirement", "smalearn.masks.lowrank.LowRankMask.cost")
 @pytest.mark.claim("000:structured-requirement", "smalearn.masks.sparse.SparseMask.cost")
 @pytest.mark.claim("000:structured-requirement", "smalearn.masks.fourier.ToeplitzMask.cost")
@@ -142,7 +142,7 @@ class Spy(DecayMask):
 
 
 @pytest.mark.claim("000:def4.2-linear", "smalearn.sma.sma_orders")
-@pytest.mark.claim("000:def4.2-linear", "smalearn.masks.scan.DecayMask.cost")
+@pytest.mark.claim("000:def4.2-linear", "smalearn.masks.causal.DecayMask.cost")
 @pytest.mark.parametrize("length", [2, 16, 300])
 def test_cost_of_the_linear_mode(length):
     mask = Spy(length, 0.9)
@@ -155,7 +155,7 @@ def test_cost_of_the_linear_mode(length):
 
 
 @pytest.mark.claim("000:mask-causal", "smalearn.masks.base.Mask.matmul")
-@pytest.mark.claim("000:mask-causal", "smalearn.masks.scan.CausalMask.cost")
+@pytest.mark.claim("000:mask-causal", "smalearn.masks.causal.CausalMask.cost")
 @pytest.mark.parametrize("length", [1, 2, 33, 129])
 def test_causal_mask(length):
     (x,) = random_tensors([(length, P)])
@@ -164,7 +164,7 @@ def test_causal_mask(length):
     assert CausalMask(length).cost() == (length - 1) + 1  # additions; the first row is copied
 
 
-@pytest.mark.claim("000:mask-retnet", "smalearn.masks.scan.DecayMask.dense")
+@pytest.mark.claim("000:mask-retnet", "smalearn.masks.causal.DecayMask.dense")
 @pytest.mark.claim("000:mask-retnet", "smalearn.masks.base.Mask.matmul")
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 0.97, 1.0])
 def test_decay_mask(gamma):
@@ -267,9 +267,9 @@ def test_figure_3(name):
     assert_close(H, expected @ Z)
 
 
-@pytest.mark.claim("000:fig3", "smalearn.masks.scan.CausalMask.dense")
-@pytest.mark.claim("000:fig3", "smalearn.masks.scan.DecayMask.dense")
-@pytest.mark.claim("000:fig3", "smalearn.masks.scan.SemiseparableMask.dense")
+@pytest.mark.claim("000:fig3", "smalearn.masks.causal.CausalMask.dense")
+@pytest.mark.claim("000:fig3", "smalearn.masks.causal.DecayMask.dense")
+@pytest.mark.claim("000:fig3", "smalearn.masks.causal.SemiseparableMask.dense")
 def test_ranks_of_the_blocks_in_figure_3():
     full = [min(k, 12 - k) for k in range(1, 12)]
     for name, mask in FIGURE.items():
@@ -286,8 +286,8 @@ def test_semiseparable_attention_is_a_recurrence_with_a_gate():
     assert_close(Y, linear_attention_recurrent(Q, K, V, log_a)[0])
 
 
-@pytest.mark.claim("000:semiseparable-sma", "smalearn.masks.scan.SemiseparableMask.dense")
-@pytest.mark.claim("004:eq-1ss", "smalearn.masks.scan.SemiseparableMask.dense")
+@pytest.mark.claim("000:semiseparable-sma", "smalearn.masks.causal.SemiseparableMask.dense")
+@pytest.mark.claim("004:eq-1ss", "smalearn.masks.causal.SemiseparableMask.dense")
 def test_blocks_on_or_below_the_diagonal_have_rank_one():
     log_a = decays(12)
     log_a[5] = -math.inf
@@ -375,7 +375,7 @@ def test_listing_of_low_rank_masks():
 
 @pytest.mark.claim("004:sma-box", "smalearn.masks.fourier.ToeplitzMask.cost")
 @pytest.mark.claim("004:sma-box", "smalearn.masks.fourier.FourierMask.cost")
-@pytest.mark.claim("004:sma-box", "smalearn.masks.scan.DecayMask.cost")
+@pytest.mark.claim("004:sma-box", "smalearn.masks.causal.DecayMask.cost")
 def test_the_chapter_shows_which_products_are_linear():
     rows = re.findall(r"(?m)^(\S.*?) +([\d,]+) operations   doubled: × ([\d.]+)$", printed("04", "growth-run"))
     table = {name: (int(cost.replace(",", "")), float(growth)) for name, cost, growth in rows}
@@ -421,7 +421,7 @@ def test_semiseparable_product_is_a_scan(kind):
         assert_close(scan(x.to(dtype), a.to(dtype).log()), y.to(dtype))
 
 
-@pytest.mark.claim("004:1ss-recurrence", "smalearn.masks.scan.SemiseparableMask.cost")
+@pytest.mark.claim("004:1ss-recurrence", "smalearn.masks.causal.SemiseparableMask.cost")
 @pytest.mark.claim("004:1ss-recurrence", "smalearn.masks.scan.scan_recurrent")
 def test_the_recurrence_as_the_chapter_prints_it():
     a, x = random_tensors([(4,), (4, 1)])
@@ -450,7 +450,7 @@ def test_gallery_of_masks():
         assert_close(M, explorer.L.real * (Q @ K.mT))
 
 
-@pytest.mark.claim("004:fig-structured-list", "smalearn.masks.scan.SemiseparableMask.dense")
+@pytest.mark.claim("004:fig-structured-list", "smalearn.masks.causal.SemiseparableMask.dense")
 def test_a_path_is_the_semiseparable_mask_of_a_graph():
     log_a, (x, weights) = decays(T), random_tensors([(T, P), (T, T)])
     identity = torch.eye(T, dtype=double)

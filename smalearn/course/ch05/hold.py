@@ -37,11 +37,8 @@ def _hold_cases(randn):
     yield tensor(0.5, 2.0), tensor(-1.0, -0.25), randn(2, 2)  # ordinary rates and steps
     yield tensor(1.0, 0.5), tensor(-7.0, -2.0), randn(2, 2)  # a fast decay, where a short series is far off
     yield tensor(1e-3, 1.0, 0.1), tensor(-1e-9, 0.0), randn(3, 2)  # next to 0, and 0
-    yield (
-        tensor(1.0, 0.5, 1.0),
-        tensor(-5e-7, -5e-4),
-        randn(3, 2),
-    )  # small, but one or two terms of the series are too few
+    small = tensor(-5e-7, -5e-4)  # but one or two terms of the series are too few
+    yield tensor(1.0, 0.5, 1.0), small, randn(3, 2)
 
 
 def _by_series(dt, A, B):

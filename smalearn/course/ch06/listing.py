@@ -123,6 +123,7 @@ def takes_over():
 
 
 def _takes_over():
+    """The first whole number of chunks at which step 3 costs as much, by counting."""
     c = n = p = 64
     length = c
     while (length // c) ** 2 * n * p < length * c * (n + p) + 2 * length * n * p:

@@ -23,16 +23,16 @@ def chunk_states(X, log_a, B):
     Insight: This product of (P, c) and (c, N) is where a GPU's matrix units do the work that a scan would do number by
     number.
     """
-    left = decay_mask(log_a)[..., -1, :]
+    left = decay_mask(log_a)[..., -1, :]  # (chunks, c)
     return (left[..., None] * X).mT @ B
 
 
 def _chunk_cases(randn):
     """X, log_a and B in chunks; the decays in turn all 1, mild, and with resets."""
-    sizes = [(1, 1, 1, 1, 0), (1, 2, 1, 2, 0), (2, 3, 2, 3, 1), (3, 4, 2, 2, 2)]
+    ones, mild, resets = torch.zeros_like, torch.clone, with_a_reset
+    sizes = [(1, 1, 1, 1, ones), (1, 2, 1, 2, ones), (2, 3, 2, 3, mild), (3, 4, 2, 2, resets)]
     for chunks, length, head_dim, features, kind in sizes:
-        log_a = decays(randn, chunks, length)
-        log_a = [torch.zeros_like(log_a), log_a, with_a_reset(log_a)][kind]
+        log_a = kind(decays(randn, chunks, length))
         yield randn(chunks, length, head_dim), log_a, randn(chunks, length, features)
 
 
@@ -204,7 +204,7 @@ def read_states(C, log_a, entering):
 
     Insight: All tokens of a chunk read at once because none of them needs the states between: one product with C.
     """
-    since = log_a.cumsum(-1).exp()
+    since = log_a.cumsum(-1).exp()  # (chunks, c)
     return since[..., None] * (C @ entering.mT)
 
 

@@ -28,8 +28,8 @@ def ssd_in_chunks(X, log_a, B, C, state, chunk_len):
     each side is best.
     """
     length = len(X)
-    X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a[:, None], B, C))
-    log_a = log_a[..., 0]
+    X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a[:, None], B, C))  # (chunks, c, ·)
+    log_a = log_a[..., 0]  # (chunks, c)
     inside = (decay_mask(log_a) * (C @ B.mT)) @ X
     entering, final = hand_over(log_a.sum(-1).exp(), chunk_states(X, log_a, B), state)
     Y = inside + read_states(C, log_a, entering)
@@ -40,13 +40,18 @@ def _ssd_cases(randn):
     sizes = [(1, 1, 1, 1), (3, 2, 1, 1), (4, 2, 2, 2), (6, 2, 3, 2), (7, 2, 2, 3), (5, 2, 2, 8), (8, 2, 2, 2)]
     for number, (length, head_dim, features, chunk_len) in enumerate(sizes):
         X, B, C = (randn(length, size) for size in (head_dim, features, features))
-        log_a, state = decays(randn, length), randn(head_dim, features)
-        if number == 0:
-            B, state = 0 * B, 0 * state
-        yield X, with_a_reset(log_a) if number == 6 else log_a, B, C, state * (number % 3 != 2), chunk_len
+        log_a = decays(randn, length)
+        state = randn(head_dim, features)
+        if number == 0:  # all is 0
+            B = 0 * B
+        if number in (0, 2, 5):
+            state = 0 * state
+        if number == 6:
+            log_a = with_a_reset(log_a)
+        yield X, log_a, B, C, state, chunk_len
 
 
-def _loop(X, log_a, B, C, state, chunk_len):
+def _recurrence(X, log_a, B, C, state, chunk_len):
     """One token after the other."""
     rows = []
     for t in range(len(X)):
@@ -109,7 +114,7 @@ exercise(
     level=3,
     minutes=20,
     cases=_ssd_cases,
-    oracle=_loop,
+    oracle=_recurrence,
     way=Way(case=_long_case, memory=1, loops=1, matters={"chunk_len": (4, 16)}),
     wrong=WRONG_STEPS
     | {
@@ -165,11 +170,13 @@ def _length_cases(randn):
 
 def _by_trying(length, state, head_dim):
     """The first of the cheapest lengths."""
-    n, p, costs = state, head_dim, []
+    n, p = state, head_dim
+    costs = []
     for q in range(1, length + 1):
-        c = -(-length // q)
-        # scores and their product with X, states written and read, states handed over
-        costs.append(c * q * q * n + c * q * q * p + c * q * n * p + c * q * n * p + c * n * p)
+        scores = q * q * n + q * q * p  # and their product with X
+        states = q * n * p + q * n * p + n * p  # written, read, handed over
+        chunks = -(-length // q)
+        costs.append(chunks * (scores + states))
     return costs.index(min(costs)) + 1
 
 

@@ -7,17 +7,6 @@ from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 
-
-def walked(H, X, log2_a, B, C=None):
-    """One token after the other in float64: Y (T, P), and the state (N, P) after the last."""
-    H, X, log2_a, B = (z.double() for z in (H, X, log2_a, B))
-    C, rows = torch.zeros_like(B) if C is None else C.double(), []
-    for t in range(len(X)):
-        H = log2_a[t].exp2() * H + torch.outer(B[t], X[t])
-        rows.append(C[t] @ H)
-    return torch.stack(rows) if rows else torch.zeros_like(X), H
-
-
 # ------------------------------------------------------------------------------------------ 12.6 what a chunk leaves
 
 
@@ -60,6 +49,17 @@ def summary_kernel(x, b, log2_a, added, decay, length, chunk_len: tl.constexpr, 
     E = tl.dot(tl.trans(B), fX, input_precision="ieee")
     tl.store(added + chunk * N * P + n[:, None] * P + p[None, :], E)
     tl.store(decay + chunk, tl.exp2(last))
+
+
+def walked(H, X, log2_a, B, C=None):
+    """One token after the other in float64: Y (T, P), and the state (N, P) after the last."""
+    H, X, log2_a, B = (z.double() for z in (H, X, log2_a, B))
+    C = torch.zeros_like(B) if C is None else C.double()
+    rows = []
+    for t in range(len(X)):
+        H = log2_a[t].exp2() * H + torch.outer(B[t], X[t])
+        rows.append(C[t] @ H)
+    return torch.stack(rows) if rows else torch.zeros_like(X), H
 
 
 def _summaries(X, B, log2_a, chunk_len):

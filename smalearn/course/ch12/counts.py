@@ -10,33 +10,6 @@ from smalearn.fast.triton.configs import padded
 
 __all__ = ["recorded_walk"]
 
-CHUNK = 16  # of the recorded walks; what they move does not depend on it
-
-
-def recorded_walk(length, heads, head_dim, state, tile_width):
-    """The events of the library's forward program on zeros, one group of heads."""
-    x, y = torch.zeros(2, 1, 1, heads, length, head_dim)
-    log_a, (b, c) = torch.zeros(1, 1, heads, length, 1), torch.zeros(2, 1, 1, 1, length, state)
-    final = torch.zeros(1, 1, heads, state, head_dim)
-    operands = map(strided, (x, log_a, b, c, y, None, final, None))
-    sizes = head_dim, state, CHUNK, tile_width, padded(state)
-    grid = (-(-head_dim // tile_width), heads, 1)
-    constants = {"sizes": sizes, "precision": "ieee", "num_warps": 1, "num_stages": 1}
-    with tile.recording() as events:
-        launch.on_tiles(programs.ssd_forward, grid, *operands, length, heads, 1, **constants)
-    return events
-
-
-def walk_bytes(length, heads, head_dim, state, tile):
-    """Bytes that one launch of walks moves, in float32: heads of one sequence, a program for each `tile` columns of P.
-
-    A program reads its columns of x, and all of log_a, B and C; it writes its columns of y, and of the last state.
-    """
-    tiles = -(-head_dim // tile)
-    tokens = length * (2 * head_dim + tiles * (2 * state + 1))
-    return 4 * heads * (tokens + head_dim * state)
-
-
 # ------------------------------------------------------------------------------------------ 12.1 the bytes of a walk
 
 
@@ -54,6 +27,16 @@ def moved_numbers():
     Insight: Two thirds of them are B and C, which other heads read too: what a cache is good for.
     """
     return 2 * 64 + 2 * 128 + 1
+
+
+def walk_bytes(length, heads, head_dim, state, tile):
+    """Bytes that one launch of walks moves, in float32: heads of one sequence, a program for each `tile` columns of P.
+
+    A program reads its columns of x, and all of log_a, B and C; it writes its columns of y, and of the last state.
+    """
+    tiles = -(-head_dim // tile)
+    tokens = length * (2 * head_dim + tiles * (2 * state + 1))
+    return 4 * heads * (tokens + head_dim * state)
 
 
 def _moved():
@@ -83,3 +66,22 @@ exercise(
         "these are bytes: the question is how many numbers": lambda: 4 * 385,
     },
 )(moved_numbers)
+
+
+# ------------------------------------------------------------------------------------- what the emulator has recorded
+
+CHUNK = 16  # of the recorded walks; what they move does not depend on it
+
+
+def recorded_walk(length, heads, head_dim, state, tile_width):
+    """The events of the library's forward program on zeros, one group of heads."""
+    x, y = torch.zeros(2, 1, 1, heads, length, head_dim)
+    log_a, (b, c) = torch.zeros(1, 1, heads, length, 1), torch.zeros(2, 1, 1, 1, length, state)
+    final = torch.zeros(1, 1, heads, state, head_dim)
+    operands = map(strided, (x, log_a, b, c, y, None, final, None))
+    sizes = head_dim, state, CHUNK, tile_width, padded(state)
+    grid = (-(-head_dim // tile_width), heads, 1)
+    constants = {"sizes": sizes, "precision": "ieee", "num_warps": 1, "num_stages": 1}
+    with tile.recording() as events:
+        launch.on_tiles(programs.ssd_forward, grid, *operands, length, heads, 1, **constants)
+    return events

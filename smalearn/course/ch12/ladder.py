@@ -13,6 +13,33 @@ __all__ = ["DOT", "decays", "floats", "launches", "strong", "without_resets"]
 
 DOT = ("smalearn.fast.tile.dot",)
 
+# -------------------------------------------------------------------------------------------- 12.2 a map with a guard
+
+
+def decayed(x, log2_a):
+    """y[i] = x[i] · 2^log2_a[i]: make y, launch a program for each few entries, return y. Any length, float32.
+
+    Hint: `double` above is the pattern: which entries are mine, a guard, loads, arithmetic, a store. Here are two
+    loads, and the same guard for all three accesses.
+
+    Hint: The launch: `decay_kernel[(triton.cdiv(len(x), 16),)](x, log2_a, y, len(x), block=16)`, with `y =
+    torch.empty_like(x)` before it.
+
+    Insight: Twelve bytes an entry for so little: a map of a large array waits for memory on almost any machine.
+    """
+    y = torch.empty_like(x)
+    decay_kernel[(triton.cdiv(len(x), 16),)](x, log2_a, y, len(x), block=16)
+    return y
+
+
+@triton.jit
+def decay_kernel(x, log2_a, y, length, block: tl.constexpr):
+    """`block` entries a program."""
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    X = tl.load(x + i, mask=i < length, other=0.0)
+    a = tl.load(log2_a + i, mask=i < length, other=0.0)
+    tl.store(y + i, X * tl.exp2(a), mask=i < length)
+
 
 def floats(randn, *shape):
     """Standard normal numbers in float32."""
@@ -40,34 +67,6 @@ def strong(randn, length, least=-12.0, reset=-torch.inf):
 def launches(case, launched=math.inf, **more):
     """Ask for a kernel, and more: what PyTorch computes is right, but not as asked."""
     return Way(case=case, launched=launched, exact=True, **more)
-
-
-# -------------------------------------------------------------------------------------------- 12.2 a map with a guard
-
-
-def decayed(x, log2_a):
-    """y[i] = x[i] · 2^log2_a[i]: make y, launch a program for each few entries, return y. Any length, float32.
-
-    Hint: `double` above is the pattern: which entries are mine, a guard, loads, arithmetic, a store. Here are two
-    loads, and the same guard for all three accesses.
-
-    Hint: The launch: `decay_kernel[(triton.cdiv(len(x), 16),)](x, log2_a, y, len(x), block=16)`, with `y =
-    torch.empty_like(x)` before it.
-
-    Insight: Twelve bytes an entry for so little: a map of a large array waits for memory on almost any machine.
-    """
-    y = torch.empty_like(x)
-    decay_kernel[(triton.cdiv(len(x), 16),)](x, log2_a, y, len(x), block=16)
-    return y
-
-
-@triton.jit
-def decay_kernel(x, log2_a, y, length, block: tl.constexpr):
-    """`block` entries a program."""
-    i = tl.program_id(0) * block + tl.arange(0, block)
-    X = tl.load(x + i, mask=i < length, other=0.0)
-    a = tl.load(log2_a + i, mask=i < length, other=0.0)
-    tl.store(y + i, X * tl.exp2(a), mask=i < length)
 
 
 def _map_cases(randn):

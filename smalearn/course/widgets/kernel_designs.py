@@ -27,7 +27,7 @@ def added_states(x, log_a, b, added, length, sizes: tl.constexpr):
     rows = chunk * Q + i
     coarse, fine, coarse_total, fine_total = programs.decay_sums(log_a, head, rows, length)
     B, X = programs.read(b, (0, 0, 0), rows, n, length, N), programs.read(x, head, rows, p, length, P)
-    fX = X * tl.exp2((coarse_total - coarse) + (fine_total - fine))[:, None]
+    fX = X * programs.until_end(coarse, fine, coarse_total, fine_total)[:, None]
     programs.write(added, head, chunk * N + n, p, chunk * N + N, P, tl.dot(tl.trans(B), fX))
 
 

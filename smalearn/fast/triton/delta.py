@@ -28,7 +28,7 @@ from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
 from smalearn.fast.triton.checks import check_grid, check_programs, check_triton, strided
 from smalearn.fast.triton.configs import LARGE, config, padded, without_matrix_units
-from smalearn.fast.triton.pieces import at, chunk_sums, lower, read, write, zeros
+from smalearn.fast.triton.pieces import at, chunk_sums, lower, read, until_end, write, zeros
 from smalearn.fast.triton.plan import architecture
 from smalearn.fast.triton.ssd import sums_of, triton_handles
 from smalearn.linear_attention.delta import check_delta
@@ -109,7 +109,7 @@ def delta_rule_forward(
     for start in range(0, length, Q):
         rows = start + i
         coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, length, Q)
-        e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
+        e, f = tl.exp2(coarse + fine), until_end(coarse, fine, coarse_total, fine_total)
         b = strengths(beta, head, rows, length)
         K, queries = read(k, head, rows, n, length, N), read(q, head, rows, n, length, N)
         T, V = read(t, head, rows, i, length, Q), read(v, head, rows, p, length, P)

@@ -1,4 +1,4 @@
-"""Launch the programs of `programs.py`: in the Triton emulator, in Triton's interpreter, or on a GPU."""
+"""Launch the GPU programs: in the Triton emulator, in Triton's interpreter, or on a GPU."""
 
 import contextlib
 import functools
@@ -23,7 +23,7 @@ def on_tiles(program: Callable, grid: tuple[int, ...], *operands: object, **cons
     """Run a program in the Triton emulator.
 
     Args:
-        program: one of `programs.__all__`.
+        program: of `programs`, `programs_backward`, `delta` or `multilevel`.
         grid: number of programs on each axis; nothing runs if one is 0.
         operands: its first arguments: a tensor on the CPU, float32 or float16; a tuple of a tensor and numbers; a
             number or None.
@@ -37,7 +37,7 @@ def on_triton(program: Callable, grid: tuple[int, ...], *operands: object, **con
     """Run a program on the GPU that holds the tensors, or in Triton's interpreter if they are on a CPU.
 
     Args:
-        program: one of `programs.__all__`.
+        program: of `programs`, `programs_backward`, `delta` or `multilevel`.
         grid: number of programs on each axis; nothing runs if one is 0.
         operands: its first arguments: a tensor, a tuple of a tensor and numbers, a number or None.
         constants: the others, by name, tensors too; with num_warps and num_stages.
@@ -72,7 +72,7 @@ def for_triton(function: Callable, called: bool = False) -> Callable:
     """Copy a program for Triton: its globals are Triton's `tl` in place of ours, and such copies of what it calls.
 
     Args:
-        function: of `programs`, `multilevel` or `pieces`; or a learner's, as which a `Kernel` has it.
+        function: such a program, or one of `pieces`; or a learner's, as which a `Kernel` has it.
         called: whether a program calls it, rather than a launch.
 
     Returns:

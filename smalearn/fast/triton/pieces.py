@@ -19,6 +19,7 @@ __all__ = [
     "read",
     "scaled",
     "step_sizes",
+    "until_end",
     "upper",
     "write",
     "zeros",
@@ -92,6 +93,11 @@ def upper(coarse, fine, i):
     """L^T (Q, Q), computed so."""
     s = (coarse[None, :] - coarse[:, None]) + (fine[None, :] - fine[:, None])
     return tl.exp2(tl.where(i[None, :] >= i[:, None], s, float("-inf")))
+
+
+def until_end(coarse, fine, coarse_total, fine_total):
+    """The decay (Q,) from each token to the end of its chunk: f."""
+    return tl.exp2((coarse_total - coarse) + (fine_total - fine))
 
 
 def between(borders, segment, length):

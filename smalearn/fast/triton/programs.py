@@ -1,7 +1,13 @@
 """The GPU programs of SSD, one source for three readers: Triton's compiler, its interpreter, and our Triton emulator.
 
-`tl` is the emulator `fast.tile` here; `launch` gives the same functions Triton's own `tl`. The mathematics is that of
-`fast.cpu`, and so are its letters: s the running sums of log a in a chunk, e = exp(s), f = exp(s_last - s), L, W, G.
+With s the running sums of log a in a chunk, e = exp(s), f = exp(s_last - s) and H (N, P) the state before the chunk,
+
+    Y  = (L ∘ C B^T) X + e ∘ C H           the chunk itself, and what the past says
+    H' = exp(s_last) H + B^T (f ∘ X)       the state before the next one
+
+and one program goes through all chunks of a head. Here are the forward and the step; `programs_backward.py` has the
+backward, `pieces.py` what all programs share. `tl` is the emulator `fast.tile` here; `launch` gives the same functions
+Triton's own `tl`.
 
 - An operand is a tuple: a pointer, and the strides of its axes (batch, group, head, row, column). Nothing is copied.
 - sizes is (P, N, Q, BP, BN): head dimension, state, chunk length, and the tiles that hold P (in steps) and N (whole).
@@ -25,27 +31,17 @@ from smalearn.fast.triton.pieces import (
     chunk_sums,
     decay_sums,
     finished,
-    flow,
     lower,
-    passed_back,
     put,
     read,
     scaled,
     step_sizes,
-    upper,
+    until_end,
     write,
     zeros,
 )
 
-__all__ = [
-    "ssd_backward_inputs",
-    "ssd_backward_maps",
-    "ssd_backward_states",
-    "ssd_carry",
-    "ssd_forward",
-    "ssd_step",
-    "ssd_sums",
-]
+__all__ = ["ssd_carry", "ssd_forward", "ssd_step", "ssd_sums"]
 
 
 def ssd_forward(
@@ -82,88 +78,37 @@ def ssd_forward(
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]
     Q: tl.constexpr = sizes[2]
+    BP: tl.constexpr = sizes[3]
+    BN: tl.constexpr = sizes[4]
     group = (tl.program_id(2) // segments, tl.program_id(1) // heads, 0)
     head = (tl.program_id(2) // segments, tl.program_id(1) // heads, tl.program_id(1) % heads)
-    place = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)
-    i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
-    p = tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
-    H, all_coarse, all_fine = tl.full((sizes[4], sizes[3]), 0.0, tl.float32), 0.0, 0.0
+    place = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)  # of what each segment has
+    i, n = tl.arange(0, Q), tl.arange(0, BN)
+    p = tl.program_id(0) * BP + tl.arange(0, BP)
+    H, all_coarse, all_fine = zeros(BN, BP), 0.0, 0.0
     segment = tl.program_id(2) % segments
     first, end = between(borders, segment, length)
     if initial is not None:
         H += read(initial, place, n, p, N, P)
     for start in range(first, end, Q):
         if states is not None:
-            chunk = (start // Q + segment) * N
-            write(states, head, chunk + n, p, chunk + N, P, H)
-        dt = None if steps is None else step_sizes(layer, head, start + i, end, steps)
+            border = (start // Q + segment) * N
+            write(states, head, border + n, p, border + N, P, H)
         rows = start + i
+        dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
         coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
-        B, X = read(b, group, rows, n, end, N), read(x, head, rows, p, end, P)
-        x_raw, X = X, scaled(X, dt)
-        if y is not None:
+        B, x_raw = read(b, group, rows, n, end, N), read(x, head, rows, p, end, P)  # (Q, BN) and (Q, BP)
+        X = scaled(x_raw, dt)
+        if y is not None:  # M is (Q, Q), Y (Q, BP): what the past says, then the chunk itself
             C = read(c, group, rows, n, end, N)
             M = tl.dot(C, tl.trans(B), input_precision=precision) * lower(coarse, fine, i)
             Y = tl.dot(C, tl.cast(H, C.dtype), input_precision=precision) * tl.exp2(coarse + fine)[:, None]
             Y += tl.dot(tl.cast(M, X.dtype), X, input_precision=precision)
             write(y, head, rows, p, end, P, finished(Y, x_raw, dt, layer, head, rows, p, end, P))
-        fX = tl.cast(X * tl.exp2((coarse_total - coarse) + (fine_total - fine))[:, None], B.dtype)
+        fX = tl.cast(X * until_end(coarse, fine, coarse_total, fine_total)[:, None], B.dtype)
         H = H * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(B), fX, input_precision=precision)
         all_coarse, all_fine = all_coarse + coarse_total, all_fine + fine_total
     write(final, place, n, p, N, P, H)
-    if totals is not None:
-        tl.store(at(totals, place, tl.program_id(0), 0), all_coarse + all_fine)
-
-
-def ssd_backward_states(
-    dy, log_a, c, dfinal, dinitial, dstates, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
-    borders=None, sums=None, totals=None,
-):  # fmt: skip
-    """Gradients of the states for BP columns of one segment of a head, in a backward scan; grid as in `ssd_forward`.
-
-    Args:
-        dy: (batch, group, head, T, P) gradient of the outputs.
-        log_a: (batch, group, head, T, 1).
-        c: (batch, group, 1, T, N).
-        dfinal: (batch·segments, group, head, N, P) gradient of the state after every segment; zeros if None.
-        dinitial: that of the state before every segment, or None.
-        dstates: (batch, group, head, (chunks + segments - 1)·N, P), that of the state after every chunk, or None.
-        length: T.
-        heads: number of heads of a group.
-        segments: number of segments.
-        sizes: (P, N, Q, BP, BN).
-        precision: of products of float32.
-        borders: of the segments, as in `ssd_forward`.
-        sums: as in `ssd_forward`.
-        totals: as in `ssd_forward`.
-    """
-    P: tl.constexpr = sizes[0]
-    N: tl.constexpr = sizes[1]
-    Q: tl.constexpr = sizes[2]
-    group = (tl.program_id(2) // segments, tl.program_id(1) // heads, 0)
-    head = (tl.program_id(2) // segments, tl.program_id(1) // heads, tl.program_id(1) % heads)
-    place = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)
-    i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
-    p = tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
-    dH, all_coarse, all_fine = tl.full((sizes[4], sizes[3]), 0.0, tl.float32), 0.0, 0.0
-    segment = tl.program_id(2) % segments
-    first, end = between(borders, segment, length)
-    if dfinal is not None:
-        dH += read(dfinal, place, n, p, N, P)
-    chunks = (end - first + Q - 1) // Q
-    for back in range(1, chunks + 1):
-        start = first + (chunks - back) * Q
-        if dstates is not None:
-            chunk = (start // Q + segment) * N
-            write(dstates, head, chunk + n, p, chunk + N, P, dH)
-        rows = start + i
-        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
-        C, dY = read(c, group, rows, n, end, N), read(dy, head, rows, p, end, P)
-        edY = tl.cast(dY * tl.exp2(coarse + fine)[:, None], C.dtype)
-        dH = dH * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(C), edY, input_precision=precision)
-        all_coarse, all_fine = all_coarse + coarse_total, all_fine + fine_total
-    if dinitial is not None:
-        write(dinitial, place, n, p, N, P, dH)
     if totals is not None:
         tl.store(at(totals, place, tl.program_id(0), 0), all_coarse + all_fine)
 
@@ -189,153 +134,21 @@ def ssd_carry(
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]
+    BP: tl.constexpr = sizes[3]
+    BN: tl.constexpr = sizes[4]
     g, r = tl.program_id(1) // heads, tl.program_id(1) % heads
-    n, p = tl.arange(0, sizes[4]), tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
+    n = tl.arange(0, BN)
+    p = tl.program_id(0) * BP + tl.arange(0, BP)
     first, end = between(ends, tl.program_id(2) % sequences, segments)
-    skipped = (tl.program_id(2) // sequences) * segments
-    H = tl.full((sizes[4], sizes[3]), 0.0, tl.float32)
+    before_batch = (tl.program_id(2) // sequences) * segments
+    H = zeros(BN, BP)
     if outer is not None:
         H += read(outer, (tl.program_id(2), g, r), n, p, N, P)
     for k in range(0, end - first):
-        place = (skipped + (end - 1 - k if back else first + k), g, r)
+        place = (before_batch + (end - 1 - k if back else first + k), g, r)
         write(before, place, n, p, N, P, H)
         total = tl.load(at(totals, place, tl.program_id(0), 0))
         H = H * tl.exp2(total) + read(added, place, n, p, N, P)
-
-
-def ssd_backward_inputs(
-    x, log_a, b, c, dy, states, dstates, dx, dlog_a, pairs, length, heads, groups, sizes: tl.constexpr,
-    precision: tl.constexpr, chunks=None, layer=None, steps: tl.constexpr = None, sums=None, ddt=None, dskip=None,
-):  # fmt: skip
-    """Gradients of x and log_a for one chunk of one head, and what the maps need of its pairs of tokens.
-
-    The grid is ((chunks + segments - 1)·groups·heads, batch), heads of a chunk side by side: they share B and C.
-
-    Args:
-        x: (batch, group, head, T, P).
-        log_a: (batch, group, head, T, 1).
-        b: (batch, group, 1, T, N).
-        c: (batch, group, 1, T, N).
-        dy: (batch, group, head, T, P) gradient of the outputs.
-        states: before every chunk, as `ssd_forward` writes them.
-        dstates: gradients of the states after every chunk.
-        dx: gradient, like x.
-        dlog_a: gradient, like log_a, or None.
-        pairs: (batch, group, head, T, Q): W^T, for token j (row) and the i-th token of its chunk X_j dY_i^T L_ij.
-        length: T.
-        heads: number of heads of a group.
-        groups: number of groups.
-        sizes: (P, N, Q, BP, BN).
-        precision: of products of float32.
-        chunks: (chunks + segments - 1, 2) the tokens where chunks begin and their segments end, beginning there where
-            there is no chunk of that number; None if there is one segment.
-        layer: as in `ssd_forward`; dy is the gradient of what its gate multiplies then.
-        steps: as in `ssd_forward`.
-        sums: as in `ssd_forward`.
-        ddt: gradient of the step sizes through dt·x alone, like log_a.
-        dskip: gradient of D by token, like log_a.
-    """
-    P: tl.constexpr = sizes[0]
-    N: tl.constexpr = sizes[1]
-    Q: tl.constexpr = sizes[2]
-    i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
-    chunk, batch, which = tl.program_id(0) // (groups * heads), tl.program_id(1), tl.program_id(0) % (groups * heads)
-    group, head = (batch, which // heads, 0), (batch, which // heads, which % heads)
-    start, end = (chunk * Q, length) if chunks is None else between(chunks, 2 * chunk, length)
-    rows, border = start + i, chunk * N
-    bottom = tl.where(start < end, border + N, 0)  # where there is no chunk, there are no states
-    dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
-    coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
-    e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
-    B, C = read(b, group, rows, n, end, N), read(c, group, rows, n, end, N)
-    LT = upper(coarse, fine, i)
-    WT = every_pair(x, dy, dt, head, rows, end, sizes, precision) * LT
-    write(pairs, head, rows, i, end, Q, WT)
-    MT = tl.dot(B, tl.trans(C), input_precision=precision)
-    GT, MT = WT * MT, tl.cast(MT * LT, B.dtype)
-    past, future, stepped, skipped, through = zeros(Q), zeros(Q), zeros(Q), zeros(Q), zeros(sizes[4])
-    for first in range(0, P, sizes[3]):
-        p = first + tl.arange(0, sizes[3])
-        x_raw, dY = read(x, head, rows, p, end, P), read(dy, head, rows, p, end, P)
-        X = scaled(x_raw, dt)
-        H, dH = read(states, head, border + n, p, bottom, P), read(dstates, head, border + n, p, bottom, P)
-        past += tl.sum(tl.dot(C, H, input_precision=precision) * dY, 1)
-        through += tl.sum(tl.cast(H, tl.float32) * dH, 1)
-        dX = tl.dot(B, dH, input_precision=precision) * f[:, None]
-        future += tl.sum(dX * X, 1)
-        dX += tl.dot(MT, dY, input_precision=precision)
-        dX, stepped, skipped = passed_back(dX, dY, x_raw, dt, stepped, skipped, layer, head)
-        write(dx, head, rows, p, end, P, dX)
-    total = tl.exp2(coarse_total + fine_total) * tl.sum(through, 0)
-    put(dlog_a, head, rows, end, flow(GT, e * past, future, i, precision) + total)
-    put(ddt, head, rows, end, stepped)
-    put(dskip, head, rows, end, skipped)
-
-
-def every_pair(x, dy, dt, head, rows, length, sizes: tl.constexpr, precision: tl.constexpr):
-    """X dY^T (Q, Q), for every pair of tokens of a chunk; a loop of its own, whose registers are free after it."""
-    P: tl.constexpr = sizes[0]
-    WT = zeros(sizes[2], sizes[2])
-    for first in range(0, P, sizes[3]):
-        p = first + tl.arange(0, sizes[3])
-        X, dY = scaled(read(x, head, rows, p, length, P), dt), read(dy, head, rows, p, length, P)
-        WT += tl.dot(X, tl.trans(dY), input_precision=precision)
-    return WT
-
-
-def ssd_backward_maps(
-    x, log_a, b, c, dy, states, dstates, pairs, db, dc, length, heads, sizes: tl.constexpr, precision: tl.constexpr,
-    chunks=None, layer=None, steps: tl.constexpr = None, sums=None,
-):  # fmt: skip
-    """Gradients of B and C for one chunk and one group; the grid is (chunks + segments - 1, groups, batch).
-
-    For each head both are products of tiles that are in memory; only the two sums stay in registers.
-
-    Args:
-        x: (batch, group, head, T, P).
-        log_a: (batch, group, head, T, 1).
-        b: (batch, group, 1, T, N).
-        c: (batch, group, 1, T, N).
-        dy: (batch, group, head, T, P) gradient of the outputs.
-        states: before every chunk, as `ssd_forward` writes them.
-        dstates: gradients of the states after every chunk.
-        pairs: as `ssd_backward_inputs` writes them.
-        db: gradient, like b.
-        dc: gradient, like c.
-        length: T.
-        heads: number of heads of a group.
-        sizes: (P, N, Q, BP, BN).
-        precision: of products of float32.
-        chunks: as in `ssd_backward_inputs`.
-        layer: as in `ssd_forward`; dy is the gradient of what its gate multiplies then.
-        steps: as in `ssd_forward`.
-        sums: as in `ssd_forward`.
-    """
-    P: tl.constexpr = sizes[0]
-    N: tl.constexpr = sizes[1]
-    Q: tl.constexpr = sizes[2]
-    i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
-    chunk, border, group = tl.program_id(0), tl.program_id(0) * N, (tl.program_id(2), tl.program_id(1), 0)
-    start, end = (chunk * Q, length) if chunks is None else between(chunks, 2 * chunk, length)
-    rows, bottom = start + i, tl.where(start < end, border + N, 0)
-    B, C = read(b, group, rows, n, end, N), read(c, group, rows, n, end, N)
-    dB, dC = zeros(Q, sizes[4]), zeros(Q, sizes[4])
-    for r in range(0, heads):
-        head = (tl.program_id(2), tl.program_id(1), r)
-        dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
-        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
-        e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
-        WT = read(pairs, head, rows, i, end, Q)
-        dB += tl.dot(WT, C, input_precision=precision)
-        dC += tl.dot(tl.trans(WT), B, input_precision=precision)
-        for first in range(0, P, sizes[3]):
-            p = first + tl.arange(0, sizes[3])
-            X, dY = scaled(read(x, head, rows, p, end, P), dt), read(dy, head, rows, p, end, P)
-            H, dH = read(states, head, border + n, p, bottom, P), read(dstates, head, border + n, p, bottom, P)
-            dB += tl.dot(tl.cast(X * f[:, None], B.dtype), tl.trans(dH), input_precision=precision)
-            dC += tl.dot(tl.cast(dY * e[:, None], B.dtype), tl.trans(H), input_precision=precision)
-    write(db, group, rows, n, end, N, dB)
-    write(dc, group, rows, n, end, N, dC)
 
 
 def ssd_sums(log_a, coarse, fine, length, heads, groups, chunk_len: tl.constexpr, chunks=None):
@@ -351,9 +164,11 @@ def ssd_sums(log_a, coarse, fine, length, heads, groups, chunk_len: tl.constexpr
         chunk_len: Q.
         chunks: as in `ssd_backward_inputs`.
     """
-    chunk, which = tl.program_id(0) // (groups * heads), tl.program_id(0) % (groups * heads)
+    chunk = tl.program_id(0) // (groups * heads)
+    which = tl.program_id(0) % (groups * heads)
     start, end = (chunk * chunk_len, length) if chunks is None else between(chunks, 2 * chunk, length)
-    rows, head = start + tl.arange(0, chunk_len), (tl.program_id(1), which // heads, which % heads)
+    rows = start + tl.arange(0, chunk_len)
+    head = (tl.program_id(1), which // heads, which % heads)
     coarse_sums, fine_sums, _, _ = decay_sums(log_a, head, rows, end)
     put(coarse, head, rows, end, coarse_sums)
     put(fine, head, rows, end, fine_sums)
@@ -374,9 +189,12 @@ def ssd_step(x, log_a, b, c, y, state, heads, sizes: tl.constexpr):
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]
+    BP: tl.constexpr = sizes[3]
+    BN: tl.constexpr = sizes[4]
     group = (tl.program_id(2), tl.program_id(1) // heads, 0)
     head = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)
-    n, p = tl.arange(0, sizes[4]), tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
+    n = tl.arange(0, BN)
+    p = tl.program_id(0) * BP + tl.arange(0, BP)
     a = tl.exp2(tl.cast(tl.load(at(log_a, head, 0, 0)), tl.float32) * 1.4426950408889634)  # log2(e)
     X = tl.load(at(x, head, 0, p), mask=p < P, other=0.0)
     B = tl.cast(tl.load(at(b, group, 0, n), mask=n < N, other=0.0), tl.float32)

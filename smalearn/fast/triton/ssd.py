@@ -15,7 +15,7 @@ import torch
 
 from smalearn._operator import Operator
 from smalearn.fast.groups import grouped
-from smalearn.fast.triton import launch, programs
+from smalearn.fast.triton import launch, programs, programs_backward
 from smalearn.fast.triton.checks import DTYPES, check_grid, check_operands, check_triton, strided
 from smalearn.fast.triton.configs import LARGEST
 from smalearn.fast.triton.plan import Plan
@@ -257,7 +257,7 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
     def scan(dfinal, dstates, totals=None):
         operands = dY, column, C, _turned(dfinal), _turned(dinitial), dstates
         constants = plan.scan | sums | {"totals": strided(totals)}
-        run(programs.ssd_backward_states, plan.scans, *map(strided, operands), *plan.numbers, **constants)
+        run(programs_backward.ssd_backward_states, plan.scans, *map(strided, operands), *plan.numbers, **constants)
 
     if plan.cut:
         totals = plan.new_totals(X)
@@ -270,9 +270,9 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
         gradients = dict(zip(("ddt", "dskip"), map(strided, more), strict=False))
         numbers = *plan.numbers[:2], X.shape[1]
         inputs, maps = plan.inputs | sums | extras | gradients, plan.maps | sums | extras
-        run(programs.ssd_backward_inputs, plan.pieces, *inside, *outputs, *numbers, **inputs)
+        run(programs_backward.ssd_backward_inputs, plan.pieces, *inside, *outputs, *numbers, **inputs)
         outputs = map(strided, (pairs, dB, dC))
-        run(programs.ssd_backward_maps, plan.groups, *inside, *outputs, *numbers[:2], **maps)
+        run(programs_backward.ssd_backward_maps, plan.groups, *inside, *outputs, *numbers[:2], **maps)
     dinitial = None if initial_state is None else plan.joined(dinitial, back=True).to(initial_state.dtype)
     return dX, dlog_a, dB, dC, dinitial, *more
 
