@@ -278,6 +278,10 @@ FUNCTIONS |= {
         everything,
         fast.multilevel_attention,
     ),
+    "fast.mamba2_ssd": Form(
+        lambda x, dt, log_a, B, C: fast.mamba2_ssd(x, dt, log_a, B, C, dt_softplus=True),
+        {"x": "thp", "dt": "th", "log_a": "h", "B": "thn", "C": "thn"},
+    ),
     "sma.sma_quadratic": Form(
         lambda Q, K, V, log_a: sma_quadratic(Q, K, V, masks.SemiseparableMask(log_a)),
         QKV | {"log_a": "t"},

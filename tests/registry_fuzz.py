@@ -272,6 +272,17 @@ OWN = {
     "parse_ranks": {"text": one_of("2|2", "32")},
     "receptive_field": {"windows": one_of([2, None], (3, 1))},
     "multilevel_attention": {"bias": one_of(None), "Q": of("tn")},
+    "mamba2_ssd": {
+        **dict.fromkeys(("x", "z"), of("t4p")),
+        **dict.fromkeys(("B", "C"), of("t2n")),
+        **dict.fromkeys(("D", "dt_bias"), of("4", ())),
+        "dt": of("t4"),
+        "A": lambda d: -d.tensor("4", ()).abs(),
+        "dt_softplus": one_of(True, False),
+        "dt_limit": one_of((0.0, 1.0), [0.1, 2]),
+        "initial_state": of("4pn"),
+        "cu_seqlens": one_of(None),
+    },
     "BilinearAttention": {
         "dim": one_of(4),
         "heads": one_of(2),

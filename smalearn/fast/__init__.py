@@ -6,5 +6,14 @@ No mathematics here that `ssd`, `linear_attention` and `multilevel` lack. `cpu` 
 
 from smalearn.fast.dispatch import delta_rule, linear_attention, ssd, ssd_step_
 from smalearn.fast.multilevel import executed_macs, multilevel_attention
+from smalearn.fast.triton import mamba2_ssd
 
-__all__ = ["delta_rule", "executed_macs", "linear_attention", "multilevel_attention", "ssd", "ssd_step_"]
+__all__ = [
+    "delta_rule",
+    "executed_macs",
+    "linear_attention",
+    "mamba2_ssd",
+    "multilevel_attention",
+    "ssd",
+    "ssd_step_",
+]

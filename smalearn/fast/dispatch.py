@@ -34,7 +34,7 @@ def ssd(
     outputs of its chunk, also those before it.
 
     The axis before the last is time. mamba_ssm's layout, x (batch, time, heads, P), dt, A, B and C (batch, time,
-    groups, N), is that of `fast.triton.mamba2_ssd(x, dt, A, B, C)`; from tensors in its order call
+    groups, N), is that of `fast.mamba2_ssd(x, dt, A, B, C)`; from tensors in its order call
     `ssd(X.transpose(1, 2), log_a.transpose(1, 2), B.transpose(1, 2), C.transpose(1, 2))`.
 
     Args:

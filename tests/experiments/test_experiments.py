@@ -39,7 +39,7 @@ def fails(base):
 def test_every_experiment_is_listed_with_its_purpose(capsys):
     listing.main()
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
-    assert list(lines) == [*NAMES, "split_sequence"]
+    assert list(lines) == [*NAMES, "shakespeare", "split_sequence"]
     assert lines["recall"] == recall.__doc__.splitlines()[0]
 
 

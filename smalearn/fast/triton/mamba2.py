@@ -14,7 +14,19 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from smalearn._checks import ShapeError, broadcast_shapes, check_dtypes, check_float32_or, check_shapes, holds
+from smalearn._checks import (
+    ShapeError,
+    broadcast_shapes,
+    check_dtypes,
+    check_float32_or,
+    check_number,
+    check_pair,
+    check_shapes,
+    check_tensor,
+    check_type,
+    check_values,
+    holds,
+)
 from smalearn._operator import Operator
 from smalearn.fast.cpu.ssd import ssd_cpu_unchecked
 from smalearn.fast.groups import grouped
@@ -52,7 +64,7 @@ def mamba2_ssd(
     one another.
 
     Args:
-        x: (..., T, heads, P) inputs; on a GPU float32, float16 or bfloat16, and P and N from 1 to 256.
+        x: (..., T, heads, P) inputs, real; on a GPU float32, float16 or bfloat16, and P and N from 1 to 256.
         dt: (..., T, heads) step sizes, dtype of x or float32.
         A: (heads,) rates ≤ 0, dtype of x or float32; also D, z, dt_bias and initial_state.
         B: (..., T, groups, N), dtype of x; groups divides heads.
@@ -88,14 +100,14 @@ def mamba2_ssd(
     Source:
         Dao and Gu 2024 (Mamba-2), section 7.
     """
+    if cu_seqlens is not None:
+        check_type(FUNCTION, "cu_seqlens", cu_seqlens, torch.Tensor, Sequence)
     others = {"dt": (dt, "th"), "A": (A, "h"), "D": (D, "h"), "z": (z, "thp"), "dt_bias": (dt_bias, "h")}
     others["initial_state"] = initial_state, "hpn" if cu_seqlens is None else "shpn"
     sizes = _check(x, B, C, others)
     borders = None if cu_seqlens is None else _borders(cu_seqlens, sizes)
-    least, greatest = dt_limit
-    if not 0 <= least <= greatest:
-        raise ValueError(f"{FUNCTION}: dt_limit must be two numbers, 0 ≤ least ≤ greatest, got {dt_limit}")
-    options = _Options(sizes["g"], (bool(dt_softplus), float(least), float(greatest)), borders)
+    check_type(FUNCTION, "dt_softplus", dt_softplus, bool)
+    options = _Options(sizes["g"], (dt_softplus, *_limits(dt_limit)), borders)
     tensors = _Tensors(x, dt, A, B, C, D, z, dt_bias, initial_state)
     run = _runner(x, B)
     return _in_one(run, options, tensors) if run else _in_steps(_by_sequence, options, tensors)
@@ -264,10 +276,10 @@ OPERATORS = {run: _operator(run) for run in ("on_triton", "on_tiles")}
 
 def _check(x, B, C, others):
     """Sizes of the axes, from shapes that fit; dtypes, devices, groups, and the sign of A if it is on a CPU."""
-    others = {name: pair for name, pair in others.items() if pair[0] is not None}
-    check_dtypes(FUNCTION, {"x": x, "B": B, "C": C})
+    others = {name: pair for name, pair in others.items() if pair[0] is not None or name in ("dt", "A")}
+    check_dtypes(FUNCTION, {"x": x, "B": B, "C": C}, real=True)
     for name, (tensor, _) in others.items():
-        check_dtypes(FUNCTION, {name: tensor})
+        check_dtypes(FUNCTION, {name: tensor}, real=True)
     sizes = check_shapes(FUNCTION, {"x": (x, "thp"), "B": (B, "tgn"), "C": (C, "tgn")} | others)
     for name, (tensor, axes) in others.items():
         check_float32_or(FUNCTION, name, tensor, "x", x)
@@ -281,8 +293,21 @@ def _check(x, B, C, others):
     return sizes
 
 
+def _limits(dt_limit):
+    """The least and the greatest step size, as floats."""
+    limits = check_pair(FUNCTION, "dt_limit", dt_limit, "least", "greatest")
+    least, greatest = (float(check_number(FUNCTION, "dt_limit", limit)) for limit in limits)
+    if not (0 <= least <= greatest and least < math.inf):
+        raise ValueError(f"{FUNCTION}: dt_limit must be two numbers, 0 ≤ least ≤ greatest, got {dt_limit}")
+    return least, greatest
+
+
 def _borders(cu_seqlens, sizes):
     """Borders of the sequences, as integers."""
+    if isinstance(cu_seqlens, torch.Tensor):
+        check_shapes(FUNCTION, {"cu_seqlens": (cu_seqlens, "s")})
+        check_tensor(FUNCTION, "cu_seqlens", cu_seqlens)
+        check_values(FUNCTION, "cu_seqlens", cu_seqlens)
     borders = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else list(cu_seqlens)
     whole = all(isinstance(border, int) for border in borders)
     if not whole or len(borders) < 2 or borders[0] or borders[-1] != sizes["t"] or borders != sorted(borders):
