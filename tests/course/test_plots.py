@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 from itertools import combinations
 
 import matplotlib
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot as plt
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
 
 from smalearn import ShapeError, masks
@@ -20,6 +21,7 @@ from smalearn.course.plots.matrices import side_by_side
 from smalearn.course.plots.results import times
 from smalearn.course.plots.trees import block_tree
 from smalearn.course.plots.weights import fits, gallery, inclusion, train_path
+from smalearn.course.widgets.base import FOLDER
 from smalearn.data import recorded
 from smalearn.fast.tile import Event
 from smalearn.testing import random_tensors
@@ -304,15 +306,29 @@ def test_colour_maps_keep_their_order_for_every_reader(vision):
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
-def test_exact_zero_has_no_colour_of_the_scale(scale):
+def test_exact_zero_is_dotted_and_a_small_number_is_not(scale):
     ax = plots.heatmap([[0.0, 1.0], [1e-9, 0.5]], scale=scale)
-    zero = ax.get_facecolor()[:3]
-    shades = [ax.images[0].cmap(x)[:3] for x in np.linspace(0, 1, 65)]
-    assert min(difference(zero, shade, "normal") for shade in shades) > 8
     ax.figure.canvas.draw()
-    pixels = np.asarray(ax.figure.canvas.buffer_rgba())
-    column, row = ax.transData.transform((0, 0)).astype(int)
-    np.testing.assert_allclose(pixels[pixels.shape[0] - row, column, :3] / 255, zero, atol=0.01)
+    pixels = np.asarray(ax.figure.canvas.buffer_rgba())[::-1]
+
+    def seen(s, t):
+        """The colours of a cell, away from its rim."""
+        (left, low), (right, high) = (ax.transData.transform((s + d, t - d)).astype(int) for d in (-0.4, 0.4))
+        return np.unique(pixels[low:high, left:right].reshape(-1, 4), axis=0)
+
+    assert len(seen(0, 1)) == len(seen(1, 0)) == 1
+    zero = [colour[:3] / 255 for colour in seen(0, 0)]
+    assert max(difference(one, "white", "normal") for one in zero) > 8
+    assert min(difference(one, "white", "normal") for one in zero) == 0
+
+
+def test_a_negative_number_has_a_stroke_and_an_explorer_has_the_same_colours():
+    ax = plots.heatmap([[1.0, -1.0], [0.0, -2.0]])
+    assert ax.collections[0].get_offsets().tolist() == [[1, 0], [1, 1]]
+    css = (FOLDER / "base.css").read_text(encoding="utf-8").split("}")[0]
+    stops = [re.search(rf"--{name}: (#\w+);", css)[1] for name in ("second-strong", "second", "first", "first-strong")]
+    ramp = ax.images[0].cmap
+    assert [to_hex(ramp(x)) for x in (0.0, 0.25, 0.5, 0.75, 1.0)] == [*stops[:2], "#ffffff", *stops[2:]]
 
 
 def test_style_is_found_in_a_wheel_too(monkeypatch):

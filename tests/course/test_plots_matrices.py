@@ -75,7 +75,7 @@ def test_colour_limits(row, scale, limits):
         ([1.0, -np.inf, 2.5], ["not finite"]),
     ],
 )
-def test_key_names_the_greys_and_a_single_value(row, names):
+def test_key_names_dots_and_grey_and_a_single_value(row, names):
     legend = plots.heatmap([row]).get_legend()
     assert [text.get_text() for text in (legend.get_texts() if legend else [])] == names
 
@@ -124,7 +124,7 @@ def test_matrices_side_by_side_have_one_scale_and_may_show_their_numbers():
     assert not left.get_legend()
     assert not left.child_axes
     *_, bar = side_by_side({"nothing": torch.zeros(2, 2)}, xlabel="n", ylabel="t").axes
-    assert bar.get_ylabel() == "grey: exactly 0"
+    assert bar.get_ylabel() == "dots: exactly 0"
 
 
 def test_a_gallery_shows_the_matrices_and_their_zeros():

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from smalearn._checks import ShapeError
-from smalearn.course.plots.style import GREY, PALE, own_axes
+from smalearn.course.plots.style import DOTS, GREY, PAPER, own_axes, show_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["heatmap", "mask", "side_by_side"]
 
-SEQUENTIAL, DIVERGING = "YlGnBu", "RdBu"
 FEW = 4  # so many whole numbers need no colour bar
 
 
@@ -35,9 +34,9 @@ def heatmap(
 ) -> Axes:
     """Picture of a matrix: row t = 0 at the top, column s = 0 at the left.
 
-    Entries ≥ 0 run from light (small) to dark (large). A matrix with negative entries runs from red to blue with white
-    in the middle, the same limit on both sides. An entry that is exactly zero is grey, because it says something
-    about structure; one that is not finite is dark grey. `scale` is "linear" or "log"; labels replace positions.
+    Entries ≥ 0 run from paper (small) to blue (large), negative ones to orange, with the same limit on both sides. One
+    that is exactly zero is dotted paper, because it says something about structure; one that is not finite is grey.
+    `scale` is "linear" or "log"; labels replace positions.
     """
     from matplotlib.colors import ListedColormap
 
@@ -48,9 +47,8 @@ def heatmap(
     shown = np.ma.masked_where(~np.isfinite(values) | (values == 0), values)
     norm = _norm(shown, scale)
     ax = own_axes(ax, 4.6, 3.8)
-    ax.set_facecolor(PALE)
     oblong = max(values.shape) > 3 * min(values.shape)
-    image = ax.imshow(shown, DIVERGING if norm.vmin < 0 else SEQUENTIAL, norm, aspect="auto" if oblong else "equal")
+    image = show_numbers(ax, shown, norm, "auto" if oblong else "equal")
     broken = np.ma.masked_where(np.isfinite(values), np.ones_like(values))
     ax.imshow(broken, ListedColormap([GREY]), aspect=ax.get_aspect())
     ax.spines[:].set_visible(False)
@@ -94,11 +92,12 @@ def side_by_side(
     for image in images:
         image.set_clim(0, top)
     if not numbers:
-        figure.colorbar(images[0], ax=axes, label="grey: exactly 0")
+        figure.colorbar(images[0], ax=axes, label="dots: exactly 0")
         return figure
     for image in images:
         for (t, s), entry in np.ndenumerate(image.get_array().filled(0)):
-            image.axes.text(s, t, f"{entry:g}", ha="center", va="center", color="white" if 2 * entry > top else "black")
+            colour = "white" if 4 * entry > 3 * top else "black"
+            image.axes.text(s, t, f"{entry:g}", ha="center", va="center", color=colour)
     return figure
 
 
@@ -149,7 +148,7 @@ def _ticks(axis: Axis, labels: Sequence[str] | None, rotation: int = 0) -> None:
 
 
 def _key(ax: Axes, image: AxesImage, values: np.ndarray) -> None:
-    """A colour bar, and below it what the greys mean; a few whole numbers are named one by one."""
+    """A colour bar, and below it what dots and grey mean; a few whole numbers are named one by one."""
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
@@ -164,7 +163,7 @@ def _key(ax: Axes, image: AxesImage, values: np.ndarray) -> None:
         ax.figure.colorbar(image, cax=ax.inset_axes([1.04, 0.25, 0.05, 0.75]), ticks=ticks)
         top = 0.19
     if (values == 0).any():
-        entries.append(Patch(facecolor=PALE, label="0"))
+        entries.append(Patch(facecolor=PAPER, label="0", **DOTS | {"hatch": "...."}))
     if not np.isfinite(values).all():
         entries.append(Patch(facecolor=GREY, label="not finite"))
     if entries:

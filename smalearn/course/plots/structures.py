@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from smalearn._checks import ShapeError
-from smalearn.course.plots.matrices import DIVERGING, real_matrix
-from smalearn.course.plots.style import PALE
+from smalearn.course.plots.matrices import real_matrix
+from smalearn.course.plots.style import show_numbers
 from smalearn.masks import Mask
 from smalearn.sma import check_sma
 
@@ -34,8 +34,8 @@ def structured_attention(
     """Column for each mask: L, the M of the quadratic mode, the H of the linear mode (Mamba-2 paper, Figure 3).
 
     M = L ∘ Q K^T is what (13b) forms, H = L Z with Z[s, (p, n)] = V[s, p] K[s, n] what (15b) forms, by the mask's own
-    fast product. Positive entries are blue, negative ones red, each panel on its own scale; an entry that is exactly
-    zero is grey. Of complex matrices the real part is drawn.
+    fast product. Positive entries are blue, negative ones orange, each panel on its own scale; an entry that is exactly
+    zero is dotted. Of complex matrices the real part is drawn.
     """
     count = len(masks)
     if not count:
@@ -75,10 +75,9 @@ def _matrices(L, Q, K, V):
 
 
 def _panel(ax, matrix):
-    """Draw a matrix without ticks: red, white, blue about zero; exact zeros show the grey behind."""
+    """Draw a matrix without ticks: orange, paper, blue about zero; exact zeros are dots."""
     values = real_matrix("structured_attention", matrix)
     limit = np.abs(values).max() or 1
-    ax.set_facecolor(PALE)
-    ax.imshow(np.ma.masked_equal(values, 0), DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
+    show_numbers(ax, values, limit, "auto")
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)

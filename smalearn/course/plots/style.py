@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap, Normalize
+    from matplotlib.image import AxesImage
 
 __all__ = ["use_style"]
 
-INK, GREY, PALE = "#222222", "#777777", "#d9d9d9"
+INK, GREY, PALE, PAPER = "#222222", "#777777", "#d9d9d9", "#ffffff"
+# Of numbers, from small to large: those of the explorers on a light page.
+POSITIVE, NEGATIVE = ["#9ecae8", "#0072b2"], ["#f8c491", "#b34e00"]
 # A wheel carries the assets inside the package, a checkout beside it.
 STYLES = [Path(__file__).parents[up] / "assets" / "smalearn.mplstyle" for up in (2, 3)]
+SIGNED = 32  # so many numbers a row have signs that can be seen
+DOTS = {"hatch": "..", "edgecolor": "#b8b8b8", "linewidth": 0}
 # Pictures are drawn on white. On a dark page light and dark change places and hues stay: one file suits both.
 DARK = """<style>
 body[data-jp-theme-light="false"] .jp-RenderedImage img, body.vscode-dark .output img,
@@ -41,10 +49,38 @@ def use_style() -> None:
 
 
 def style_pictures() -> None:
-    """Give matplotlib's pictures the course's look."""
+    """Give matplotlib's pictures the course's look, and the colours of numbers the names "blue" and "orange-blue"."""
     import matplotlib.style
 
     matplotlib.style.use(next(path for path in STYLES if path.is_file()))
+    for ramp in (colours(False), colours(True)):
+        if ramp.name not in matplotlib.colormaps:
+            matplotlib.colormaps.register(ramp)
+
+
+@cache
+def colours(signed: bool) -> Colormap:
+    """Return the colours of numbers: from paper to blue, or, with signs, from orange by paper to blue."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    stops = [PAPER, *POSITIVE]
+    name, stops = ("orange-blue", NEGATIVE[::-1] + stops) if signed else ("blue", stops)
+    return LinearSegmentedColormap.from_list(name, stops, 257)  # an odd number has a middle
+
+
+def show_numbers(ax: Axes, numbers: np.ndarray, scale: Normalize | float, aspect: str = "equal") -> AxesImage:
+    """Colour numbers (T, S): dots for those exactly zero; a stroke on negative ones, where there are few, as a sign."""
+    import numpy as np
+    from matplotlib.colors import Normalize
+
+    norm = scale if isinstance(scale, Normalize) else Normalize(-scale, scale)
+    ax.patch.set(facecolor=PAPER, **DOTS)
+    image = ax.imshow(np.ma.masked_equal(numbers, 0), colours(norm.vmin < 0), norm, aspect=aspect)
+    if max(numbers.shape) <= SIGNED:
+        t, s = np.nonzero(np.ma.filled(numbers, 0) < 0)
+        long = min(0.25 * ax.bbox.width / numbers.shape[1], 6) * 72 / ax.figure.dpi
+        ax.scatter(s, t, long**2, INK, marker="_", linewidths=0.9)
+    return image
 
 
 def own_axes(ax: Axes | None, width: float, height: float) -> Axes:

@@ -9,8 +9,8 @@ import numpy as np
 
 from smalearn._checks import ShapeError
 from smalearn.course.plots.curves import DASHES, MARKERS
-from smalearn.course.plots.matrices import DIVERGING, real_matrix
-from smalearn.course.plots.style import GREY, INK, PALE, own_axes
+from smalearn.course.plots.matrices import real_matrix
+from smalearn.course.plots.style import GREY, INK, PALE, own_axes, show_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ __all__ = ["fits", "gallery", "inclusion", "train_path"]
 
 
 def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: Sequence[Axes] | None = None):
-    """Matrices side by side, one panel each: negative red, positive blue, exact zeros grey.
+    """Matrices side by side, one panel each: positive blue, negative orange, exact zeros dotted.
 
     Each has a scale of its own, which ends at thrice the root mean square of its entries. What has `dense()`, such as a
     weight, is drawn as that.
@@ -39,8 +39,7 @@ def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: 
     for ax, title, caption, M in zip(axes, matrices, captions or [""] * count, values, strict=True):
         held = np.abs(M[M != 0])  # one large entry would leave all others pale: colours end at thrice their size
         limit = min(held.max(), 3 * np.sqrt(np.square(held).mean())) if held.size else 1
-        ax.set_facecolor(PALE)
-        ax.imshow(np.ma.masked_equal(M, 0), DIVERGING, vmin=-limit, vmax=limit)
+        show_numbers(ax, M, limit)
         ax.set(xticks=[], yticks=[])
         ax.set_title(title, fontsize=10, loc="center")
         ax.set_xlabel(caption, fontsize=9)

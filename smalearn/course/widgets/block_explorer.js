@@ -1,6 +1,7 @@
 // The matrix of a state space model, a block of it that is dragged about, and the singular values of the block.
 
 import { clamp, dot, explorer, knob, label, make, number, power, tall, trace, write } from "./base.js";
+import { dots, sign } from "./numbers.js";
 import { singularValues } from "./singular_values.js";
 
 // KINDS, MAX_LENGTH, MAX_STATE, SEEDS and LOW come from block_explorer.py.
@@ -129,14 +130,18 @@ function paintMatrix(pen, { M, T, N, kind, block, bounded }, width, view, hot) {
   Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
   const name = { softmax: "softmax attention", delta: `delta rule, N = ${N}` }[kind] ?? `${kind} A, N = ${N}`;
   label(pen, `M: ${name}`, [HANDLE, 8]);
+  dots(pen, frame([0, T, 0, T], cell), view);
   for (const [t, row] of M.entries()) {
     for (const [s, value] of row.entries()) {
+      if (!value) continue;
       const box = frame([t, t + 1 - 1 / cell, s, s + 1 - 1 / cell], cell);
-      Object.assign(pen, { globalAlpha: 1, fillStyle: colour(s > t ? "raised" : "paper") });
+      Object.assign(pen, { globalAlpha: 1, fillStyle: colour("paper") });
       pen.fillRect(...box);
       pen.globalAlpha = Math.sqrt(Math.abs(value) / most);
       pen.fillStyle = colour(value < 0 ? "second-strong" : "first-strong");
       pen.fillRect(...box);
+      pen.globalAlpha = 1;
+      sign(pen, value, box, view);
     }
   }
   Object.assign(pen, { globalAlpha: 1, strokeStyle: colour("dim"), lineWidth: 1 });
@@ -252,7 +257,7 @@ function matrixPart(view, parent, now) {
     if (shift) place([top, clamp(bottom - dy, top + 1, T), left, clamp(right + dx, left + 1, T)]);
     else place([top - dy, bottom - dy, left + dx, right + dx]);
   });
-  make(parent, "span", { class: "dim" }, "Blue: positive. Orange: negative. The stronger a colour, the larger.");
+  make(parent, "span", { class: "dim" }, "Blue: positive. Orange, with a stroke: negative. Dots: 0. The stronger a colour, the larger.");
 }
 
 /** The block with one corner put to a place, in cells; it may pass the opposite one. */

@@ -56,6 +56,7 @@ class BlockExplorer(Explorer):
 
     _esm = module(
         "singular_values.js",
+        "numbers.js",
         "block_explorer.js",
         KINDS=KINDS,
         MAX_LENGTH=MAX_LENGTH,

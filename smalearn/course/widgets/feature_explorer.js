@@ -1,6 +1,7 @@
 // Attention weights of softmax beside those through random features, over the number of features and the norm.
 
 import { clamp, decimals, digits, dot, explorer, label, make, number, tall, trace } from "./base.js";
+import { sign } from "./numbers.js";
 
 const TRAITS = ["map", "features", "norm", "seed", "row"];
 // SIZES of the features and the NORMS come from feature_explorer.py.
@@ -86,8 +87,9 @@ function describe({ words, map, features, norm, row, exact, through, errors, ran
 const cellSize = ({ words }, width) => clamp(Math.floor(tall((width - GAP - 2 * MARGIN) / 2) / words.length), 6, 18);
 const extent = (words) => clamp(7.5 * Math.max(...words.map((word) => word.length)), 30, 120);
 
-/** Both matrices, the fuller a cell the larger its weight, struck through if negative, with the chosen row framed. */
-function paintMaps(pen, width, { words, exact, through, row, map }, cell, { colour, font }) {
+/** Both matrices, the fuller a cell the larger its weight, with a stroke if negative, with the chosen row framed. */
+function paintMaps(pen, width, { words, exact, through, row, map }, cell, view) {
+  const { colour, font } = view;
   const half = (width + GAP) / 2;
   const left = MARGIN + 1;
   for (const [at, [name, M, fill]] of [["softmax", exact, "first"], [map, through, "second"]].entries()) {
@@ -106,7 +108,7 @@ function paintMaps(pen, width, { words, exact, through, row, map }, cell, { colo
         pen.globalAlpha = Math.sqrt(Math.min(1, Math.abs(weight)));
         pen.fillRect(x, y, size, size);
         pen.globalAlpha = 1;
-        if (weight < 0) trace(pen, [[x, y + size], [x + size, y]]);
+        sign(pen, weight, [x, y, size, size], view);
       }
     }
     Object.assign(pen, { strokeStyle: colour("focus"), lineWidth: 2 });
@@ -208,7 +210,7 @@ export default explorer(TRAITS, (view) => {
     make(item, "i", { class: fill });
     item.append(text);
   }
-  make(key, "li", { class: "dim" }, "The stronger the colour, the larger (by square root). Struck through: negative.");
+  make(key, "li", { class: "dim" }, "The stronger the colour, the larger (by square root). With a stroke: negative.");
   view.describe(view.root, () => describe(shown));
   const sizes = [...[...SIZES].reverse(), ...SIZES].flatMap((features) => [{ features }, { features }]);
   view.nudge(() => (shown.random ? sizes : []));

@@ -68,7 +68,7 @@ class FeatureExplorer(Explorer):
         [0.08, 0.44]
     """
 
-    _esm = module("feature_explorer.js", SIZES=SIZES, NORMS=NORMS)
+    _esm = module("numbers.js", "feature_explorer.js", SIZES=SIZES, NORMS=NORMS)
     _words = traitlets.List().tag(sync=True)
     _X = traitlets.List().tag(sync=True)
     _draws = traitlets.Dict().tag(sync=True)

@@ -1,12 +1,12 @@
 // A structured mask L over the tokens of a text: L, the scores G, M = L ∘ G and one row of it, block ranks and costs.
 
 import { clamp, digits, explorer, knob, label, make, number, power, tall, times } from "./base.js";
+import { inks, paintCells } from "./numbers.js";
 import { FAMILIES, blockRanks, denseCost, makeMask, makeScores, stroke } from "./mask_formulas.js";
 
 const CHOICES = ["family", "gamma", "growth", "decays", "alpha", "rank", "window", "dilation", "blocks"];
 const TRAITS = [...CHOICES, "scores", "target", "split", "scale"];
 // DECADES of logarithmic colours comes from mask_explorer.py, as do TOLERANCE and NGRAM of mask_formulas.js.
-const SHADES = 200; // of either sign
 const [TITLE, KEY, GAP, LEFT, STRIP, BARS, LANE, WIDEST] = [20, 26, 26, 4, 84, 96, 8, 40]; // pixels
 const STEPS = 20; // of a number that arrow keys change, from 0 to 1
 
@@ -54,40 +54,8 @@ function describe({ family, words, L, ranks, split, t, weights }) {
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
 
-/** Colours of numbers, given their largest size: grey for 0, from paper to blue if positive, to orange if negative. */
-function inks(view, pen, limit, scale) {
-  const rgb = (name) => {
-    pen.fillStyle = view.colour(name);
-    return [1, 3, 5].map((place) => parseInt(pen.fillStyle.slice(place, place + 2), 16));
-  };
-  const bytes = new Uint8ClampedArray(4 * (2 * SHADES + 1));
-  bytes.set([...rgb("other-2"), 255], 4 * SHADES);
-  for (const [sign, hue] of [[1, "first"], [-1, "second"]]) {
-    const [paper, half, full] = ["paper", hue, `${hue}-strong`].map(rgb);
-    for (let shade = 1; shade <= SHADES; shade++) {
-      const x = (2 * shade) / SHADES;
-      const [from, to, share] = x < 1 ? [paper, half, x] : [half, full, x - 1];
-      bytes.set([...from.map((part, i) => part + (to[i] - part) * share), 255], 4 * (SHADES + sign * shade));
-    }
-  }
-  const codes = new Uint32Array(bytes.buffer);
-  const share = (size) => (scale === "log" ? 1 + Math.log10(size) / DECADES : size);
-  return (value) => {
-    const shade = value && clamp(Math.round(SHADES * share(Math.abs(value) / limit)), 1, SHADES);
-    return codes[SHADES + Math.sign(value) * shade];
-  };
-}
-
-/** Numbers as coloured cells, `columns` in a row, in a box. */
-function paintCells(pen, values, columns, [x, y, width, height], ink) {
-  const size = { width: columns, height: values.length / columns };
-  const cells = Object.assign(document.createElement("canvas"), size);
-  const image = new ImageData(size.width, size.height);
-  new Uint32Array(image.data.buffer).set(values.map(ink));
-  cells.getContext("2d").putImageData(image, 0, 0);
-  pen.imageSmoothingEnabled = false;
-  pen.drawImage(cells, x, y, width, height);
-}
+/** How far from paper a number is, by its share of the largest: in proportion, or by its digits. */
+const share = (scale) => (scale === "log" ? (size) => 1 + Math.log10(size) / DECADES : (size) => size);
 
 const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 
@@ -103,10 +71,10 @@ function layOutMatrices(width) {
 /** A matrix, its name above it, the key to its colours below, and its row t. */
 function paintMatrix(pen, entries, { name, t, T, scale }, [x, y, long], view) {
   const limit = largest(entries) || 1;
-  const [ink, signed] = [inks(view, pen, limit, scale), entries.some((entry) => entry < 0)];
+  const [ink, signed] = [inks(view, pen, limit, share(scale)), entries.some((entry) => entry < 0)];
   Object.assign(pen, { font: view.font(13, "bold"), fillStyle: view.colour("ink") });
   label(pen, name, [x, y - TITLE + 9], { room: long });
-  paintCells(pen, entries, T, [x, y, long, long], ink);
+  paintCells(pen, entries, T, [x, y, long, long], ink, view);
   Object.assign(pen, { strokeStyle: view.colour("focus"), lineWidth: 2 });
   pen.strokeRect(x + 1, y + (t * long) / T - 1, long - 2, long / T + 2);
   const steps = Array.from({ length: 48 }, (_, i) => limit * (signed ? (2 * i - 47) / 47 : (i + 1) / 48));
@@ -117,7 +85,7 @@ function paintMatrix(pen, entries, { name, t, T, scale }, [x, y, long], view) {
   const [from, to] = ends.map((end) => pen.measureText(end).width + 6);
   label(pen, ends[0], [x, y + long + 13]);
   label(pen, ends[1], [x + long, y + long + 13], { align: "right" });
-  paintCells(pen, scale === "log" ? log : steps, 48, [x + from, y + long + 8, long - from - to, 10], ink);
+  paintCells(pen, scale === "log" ? log : steps, 48, [x + from, y + long + 8, long - from - to, 10], ink, view);
 }
 
 /** Bars from a zero line; `place(i)` is the middle of one, `height` the pixels of the number 1. */
@@ -143,7 +111,7 @@ function paintRow(pen, shown, width, view) {
   label(pen, `row ${t} of M: what “${words[t]}” reads`, [LEFT, 9], { room: width - 2 * LEFT });
   const fill = (weight) => (weight < 0 ? "second-strong" : "first-strong");
   paintBars(pen, weights, { place, thick: clamp(column - 2, 1, WIDEST), zero, height }, fill, view);
-  paintCells(pen, mask, T, [LEFT, lane, T * column, LANE], inks(view, pen, largest(L.real) || 1, scale));
+  paintCells(pen, mask, T, [LEFT, lane, T * column, LANE], inks(view, pen, largest(L.real) || 1, share(scale)), view);
   const named = [];
   pen.font = view.font(12);
   for (const s of [t, ...bySize(weights).filter((s) => weights[s] || T < 30)]) {
@@ -337,7 +305,7 @@ function matricesPart(view, parent) {
     look(undefined);
     view.set({ target: clamp(view.get("target") - dy, 0, T - 1), split: clamp(view.get("split") + dx, 1, T - 1) });
   });
-  const key = "Rows: targets t. Columns: sources s. Grey: exactly 0. Dashed: the block L[k:, :k]. Point at a row.";
+  const key = "Rows: targets t. Columns: sources s. Dots: exactly 0. A stroke: negative. Dashed: the block L[k:, :k]. Point at a row.";
   make(parent, "span", { class: "dim" }, key);
 }
 

@@ -71,7 +71,13 @@ class MaskExplorer(Explorer):
     """
 
     _esm = module(
-        "singular_values.js", "mask_formulas.js", "mask_explorer.js", DECADES=DECADES, TOLERANCE=TOLERANCE, NGRAM=NGRAM
+        "singular_values.js",
+        "mask_formulas.js",
+        "numbers.js",
+        "mask_explorer.js",
+        DECADES=DECADES,
+        TOLERANCE=TOLERANCE,
+        NGRAM=NGRAM,
     )
     _words = traitlets.List().tag(sync=True)
     _Q = traitlets.List().tag(sync=True)

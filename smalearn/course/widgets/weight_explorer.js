@@ -1,6 +1,7 @@
 // A structured weight as the product of its factors, and its singular values beside those of low rank at the same cost.
 
 import { clamp, dot, explorer, label, make, number, power, tall, trace } from "./base.js";
+import { dots, sign } from "./numbers.js";
 import { singularValues } from "./singular_values.js";
 
 // FAMILIES, LOW, MAX_RANK, and the powers of two LEAST and MOST of D come from weight_explorer.py.
@@ -180,18 +181,22 @@ function describe(shown) {
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
 
-/** The fuller a cell the larger its entry; a zero has the colour of nothing. */
-function paintCells(pen, A, [x, y], cell, colour) {
+/** The fuller a cell the larger its entry. */
+function paintEntries(pen, A, [x, y], cell, view) {
   const most = A.reduce((top, row) => row.reduce((high, value) => Math.max(high, Math.abs(value)), top), 0) || 1;
   const wide = cell > 4 ? cell - 1 : cell;
-  pen.fillStyle = colour("raised");
-  pen.fillRect(x, y, A[0].length * cell, A.length * cell);
+  dots(pen, [x, y, A[0].length * cell, A.length * cell], view);
   for (const [i, row] of A.entries()) {
     for (const [j, value] of row.entries()) {
       if (!value) continue;
+      const box = [x + j * cell, y + i * cell, wide, wide];
+      pen.fillStyle = view.colour("paper");
+      pen.fillRect(...box);
       pen.globalAlpha = Math.sqrt(Math.abs(value) / most);
-      pen.fillStyle = colour(value < 0 ? "second-strong" : "first-strong");
-      pen.fillRect(x + j * cell, y + i * cell, wide, wide);
+      pen.fillStyle = view.colour(value < 0 ? "second-strong" : "first-strong");
+      pen.fillRect(...box);
+      pen.globalAlpha = 1;
+      sign(pen, value, box, view);
     }
   }
   pen.globalAlpha = 1;
@@ -222,7 +227,8 @@ function layOut({ M, D, factors }, width) {
 }
 
 /** M = the product of the factors, as pictures, with the path of an entry. */
-function paintProduct(pen, shown, width, { colour, font }) {
+function paintProduct(pen, shown, width, view) {
+  const { colour, font } = view;
   const { joiner, entry, factors, between } = shown;
   const { places } = layOut(shown, width);
   const middle = ({ A, cell, y }) => y + (A.length * cell) / 2;
@@ -232,7 +238,7 @@ function paintProduct(pen, shown, width, { colour, font }) {
     label(pen, name, [x + (A[0].length * cell) / 2, y - 9], { align: "center", room: A[0].length * cell + GAP - 4 });
     pen.font = font(22);
     if (n) label(pen, n === 1 ? "=" : joiner, [x - GAP / 2, middle(place)], { align: "center" });
-    paintCells(pen, A, [x, y], cell, colour);
+    paintEntries(pen, A, [x, y], cell, view);
   }
   if (factors.length) return paintPath(pen, places, [[entry], ...path(shown, entry)], joiner, { colour });
   Object.assign(pen, { font: font(14), fillStyle: colour("ink") });
@@ -307,7 +313,7 @@ function families(view, parent) {
     view.parts.push(() => {
       input.checked = view.get("family") === family;
       canvas.getContext("2d").clearRect(0, 0, 2 * THUMB, 2 * THUMB);
-      paintCells(canvas.getContext("2d"), M, [0, 0], THUMB / 8, view.colour);
+      paintEntries(canvas.getContext("2d"), M, [0, 0], THUMB / 8, view);
     });
   }
 }
@@ -390,7 +396,7 @@ export default explorer(TRAITS, (view) => {
     paint: (pen, width) => paintValues(pen, shown, width, view),
   });
   const key = make(view.root, "ul", { class: "key" });
-  for (const [fill, text] of [["first-strong", "positive; singular values of M"], ["second-strong", "negative"], ["other-2", "low rank of equal cost"]]) {
+  for (const [fill, text] of [["first-strong", "positive; singular values of M"], ["second-strong", "negative, with a stroke where there is room"], ["other-2", "low rank of equal cost"]]) {
     make(make(key, "li"), "i", { class: fill }).after(text);
   }
   view.describe(view.root, () => describe(shown));

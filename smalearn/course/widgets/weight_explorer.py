@@ -71,6 +71,7 @@ class WeightExplorer(Explorer):
 
     _esm = module(
         "singular_values.js",
+        "numbers.js",
         "weight_explorer.js",
         FAMILIES=FAMILIES,
         LOW=round(math.log10(FLOOR)),
