@@ -20,7 +20,7 @@ from smalearn.course.workbook import notebook
 
 CHAPTERS = Path(__file__).parents[1] / "chapters"
 WIDTH, COLOURS = 944, 256  # CSS pixels, with two pixels for each; of a picture
-HIDDEN = ".tools, .hint, .smalearn button, details { display: none !important; }"  # what needs a kernel
+HIDDEN = ".tools, .hint, .write, .smalearn button, details { display: none !important; }"  # what needs a kernel
 SHOW = """async ([source, style, state, text]) => {
   document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
   const model = { get: (name) => state[name], on() {}, off() {} };
