@@ -147,7 +147,7 @@ function layOut({ words, T, names }, width) {
 function eased(view, { T, c, words }) {
   const goal = words.map((_, t) => words.map((_, s) => Number(Math.floor(s / c) === Math.floor(t / c))));
   const still = view.calm.matches || view.inside?.length !== T;
-  const nearer = (now, end) => (Math.abs(end - now) < 0.02 ? end : now + 0.3 * (end - now));
+  const nearer = (now, end) => (Math.abs(end - now) < 0.02 ? end : now + 0.2 * (end - now));
   view.inside = still ? goal : goal.map((row, t) => row.map((end, s) => nearer(view.inside[t][s], end)));
   if (view.inside.some((row, t) => row.some((now, s) => now !== goal[t][s]))) view.schedule();
   return view.inside;
@@ -341,7 +341,7 @@ function picture(view, parent, now, row) {
 
 /** What this chunk length costs, and that it changes nothing. */
 function numbers(view, parent, now) {
-  const list = make(parent, "dl", { class: "numbers" });
+  const list = make(make(parent, "div", { class: "numbers" }), "dl");
   for (const [text, says] of [
     ["multiply-adds", ({ macs }) => number(Math.round(macs))],
     ["numbers kept to read the next word", ({ kept, c, T }) => number(kept) + (c === T ? ", growing" : "")],
