@@ -15,13 +15,14 @@ TEXTS = [
     "to be or not to be that is the question",
     "a",
     "é é 日本語 🙂 \ud83d \ufeff x " + "w" * 90,
+    " ".join("abcdefghijklmnop"),
 ]
 STATES = """(states) => states.map((state) => {
   Object.entries(state).forEach((entry) => model.set(...entry));
   const { inside, outside, states, macs, kept, steps, stops, apart } = script.read(model);
   return { inside, outside, states, macs, kept, steps, stops, apart };
 })"""
-SHOWN = "[...document.querySelectorAll('.numbers dd')].map((value) => value.textContent)"
+SHOWN = "[...document.querySelectorAll('.numbers span:first-child')].map((value) => value.textContent)"
 
 
 def tensor(rows):

@@ -66,6 +66,16 @@ def test_a_sentence_a_read_out_and_what_to_do_stand_above(mount, name):
     ]
 
 
+@pytest.mark.full
+def test_text_is_as_large_as_the_reader_asks_for(mount):
+    page = drawn(mount(widgets.DualityExplorer()))
+    lines = "[...document.querySelectorAll('.smalearn p')].map((p) => parseFloat(getComputedStyle(p).fontSize))"
+    before = page.evaluate(lines)
+    page.evaluate("document.documentElement.style.fontSize = '150%'")
+    assert page.evaluate(lines) == [1.5 * size for size in before]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1000
+
+
 SLIDE = """(slider, share) => {
   slider.value = Math.round(+slider.min + share * (slider.max - slider.min));
   slider.dispatchEvent(new Event("input", { bubbles: true }));

@@ -3,31 +3,26 @@
 import { clamp, dot, explorer, label, make, number, power, snap, trace } from "./base.js";
 
 const TRAITS = ["text", "chunk"];
-// MAX_WORDS, STATE, the numbers of a word's vector, DECAY, and START of the hash come from duality_explorer.py.
+// MAX_WORDS, STATE, the numbers of a word's vector, DECAY, and OWN come from duality_explorer.py.
 const [CELLS, GAP, LINE, NARROW] = [[14, 27], 14, 20, 560]; // pixels: a cell, beside the matrix, a line, a telephone
 const RUN = 1500; // milliseconds in which a spark goes once along the states
 
 // ---- numbers ------------------------------------------------------------------------------------------------------
 
-/** The unit vector of a word: positive numbers from a hash of its letters, most of them near 0. */
-function wordVector(word) {
-  let state = START;
-  const round = (letter) => (state = Math.imul(state ^ letter, 16777619) >>> 0);
-  for (let i = 0; i < word.length; i++) round(word.charCodeAt(i));
-  const numbers = Array.from({ length: STATE }, (_, n) => {
-    round(n + 1);
-    const mixed = Math.imul(state ^ (state >>> 15), 0x2c1b3c6d) >>> 0;
-    return ((((mixed ^ (mixed >>> 12)) >>> 0) + 1) / 2 ** 32) ** 16;
-  });
-  const length = Math.sqrt(dot(numbers, numbers));
-  return numbers.map((value) => value / length);
+/** The unit vector of the i-th different word: a feature of its own, or else two, as those of no other word. */
+function wordVector(i) {
+  const day = Math.floor((i - STATE) / 3);
+  const pairs = [[(day + 1) % 5, (day + 4) % 5], [(day + 2) % 5, (day + 3) % 5], [5, day]];
+  const features = i < STATE ? [i] : pairs[(i - STATE) % 3];
+  return Array.from({ length: STATE }, (_, n) => (features.includes(n) ? 1 / Math.sqrt(features.length) : 0));
 }
 
 /** Values, keys and queries of words: each asks what came after it, and is written under the word before it. */
 function sequences(words) {
   const names = [...new Set(words)];
-  const X = words.map((word) => names.map((name) => Number(name === word)));
-  return { names, X, B: ["", ...words.slice(0, -1)].map(wordVector), C: words.map(wordVector) };
+  const C = words.map((word) => wordVector(names.indexOf(word)));
+  const B = C.map((own, t) => own.map((value, n) => (t ? C[t - 1][n] : 0) + OWN * value));
+  return { names, X: words.map((word) => names.map((name) => Number(name === word))), B, C };
 }
 
 /** M_ts for t and s of one chunk; those of two chunks the algorithm never forms. */
@@ -341,7 +336,7 @@ function picture(view, parent, now, row) {
 
 /** What this chunk length costs, and that it changes nothing. */
 function numbers(view, parent, now) {
-  const list = make(make(parent, "div", { class: "numbers" }), "dl");
+  const list = make(parent, "div", { class: "numbers" });
   for (const [text, says] of [
     ["multiply-adds", ({ macs }) => number(Math.round(macs))],
     ["numbers kept to read the next word", ({ kept, c, T }) => number(kept) + (c === T ? ", growing" : "")],
@@ -349,8 +344,8 @@ function numbers(view, parent, now) {
     ["largest difference from attention", ({ apart }) => tiny(apart)],
   ]) {
     const box = make(list, "div");
-    make(box, "dt", {}, text);
-    const value = make(box, "dd");
+    const value = make(box, "span");
+    make(box, "span", { class: "dim" }, text);
     view.parts.push(() => (value.textContent = says(now())));
   }
 }
@@ -367,7 +362,7 @@ export default explorer(TRAITS, (view) => {
   view.head({
     title: "One slider turns attention into a recurrence",
     headline: () => headline(now()),
-    hint: "Drag it. Point at a word to see where it reads, or write a sentence of your own below.",
+    hint: "Drag it. Each word asks what followed it before. Point at one, or write words of your own below.",
   });
   dial(view, view.root, now);
   picture(view, view.root, now, row);

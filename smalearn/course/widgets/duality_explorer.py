@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import math
 
 import torch
@@ -16,16 +15,17 @@ from smalearn.ssd import ssd_chunked
 __all__ = ["DualityExplorer"]
 
 MAX_WORDS, STATE, DECAY = 16, 6, 0.9
-START = 2166138944  # of the hash: with it repeated words of short sentences read what followed them
+OWN = 0.25  # how much of a word's key is its own vector
 
 
 class DualityExplorer(Explorer):
     """The chunked algorithm on a sentence: at c = T it is attention, at c = 1 a recurrence, and its answers stay.
 
-    Every word asks what came after it before: its query is its vector, the key of a word is the vector of the word
-    before it, and the value its place in the vocabulary. M_ts = 0.9^(t−s) q_t·k_s. A word's vector has six numbers that
-    are positive and follow from its letters, so what it reads can be shown as one bar: in one colour what it reads
-    pair by pair, in the other what it reads out of the state that enters its chunk.
+    Every word asks what came after it before: its query is its vector, its key the vector of the word before it and a
+    quarter of its own, its value its place in the vocabulary. M_ts = 0.9^(t−s) q_t·k_s. The first six different words
+    have a feature of their own, the others share two of them; so all weights are positive, and what a word reads can be
+    shown as one bar: in one colour what it reads pair by pair, in the other what it reads out of the state that enters
+    its chunk.
 
     Args:
         text: 1 to 16 words; in the picture the reader can write others.
@@ -42,7 +42,7 @@ class DualityExplorer(Explorer):
         (True, 1, 15)
     """
 
-    _esm = module("duality_explorer.js", MAX_WORDS=MAX_WORDS, STATE=STATE, DECAY=DECAY, START=START)
+    _esm = module("duality_explorer.js", MAX_WORDS=MAX_WORDS, STATE=STATE, DECAY=DECAY, OWN=OWN)
     text = Checked(TEXT).tag(sync=True)
     chunk = Size(5, MAX_WORDS).tag(sync=True)
 
@@ -62,9 +62,10 @@ class DualityExplorer(Explorer):
         """Values X (T, P), log decays (T,), keys B and queries C (T, N), float64."""
         words = self.text.split()
         names = list(dict.fromkeys(words))
-        X = torch.eye(len(names), dtype=torch.float64)[[names.index(word) for word in words]]
-        B, C = (torch.tensor([word_vector(word) for word in own], dtype=X.dtype) for own in (["", *words[:-1]], words))
-        return X, torch.full((len(words),), math.log(DECAY), dtype=X.dtype), B, C
+        places, eye = [names.index(word) for word in words], torch.eye(len(names), dtype=torch.float64)
+        C = word_vectors(len(names))[places]
+        B = torch.cat([torch.zeros_like(C[:1]), C[:-1]]) + OWN * C
+        return eye[places], torch.full((len(words),), math.log(DECAY), dtype=C.dtype), B, C
 
     @property
     def reading(self) -> torch.Tensor:
@@ -99,17 +100,15 @@ class DualityExplorer(Explorer):
         return f"DualityExplorer({len(self.text.split())} words, chunk={self.chunk})"
 
 
-def word_vector(word: str) -> list[float]:
-    """Make the unit vector of a word: positive numbers from a hash of its letters, most of them near 0.
+def word_vectors(count: int) -> torch.Tensor:
+    """Make unit vectors of as many words, (count, N), float64: a feature each, and then pairs of them.
 
-    The script makes the same ones of what the reader writes.
+    The pairs are the matches of a tournament of six, in which nobody plays twice a day.
     """
-    state, numbers = START, []
-    for letter in array.array("H", word.encode("utf-16-le", "surrogatepass")):
-        state = (state ^ letter) * 16777619 % 2**32
-    for n in range(STATE):
-        state = (state ^ (n + 1)) * 16777619 % 2**32
-        mixed = (state ^ state >> 15) * 0x2C1B3C6D % 2**32
-        numbers.append((((mixed ^ mixed >> 12) + 1) / 2**32) ** 16)
-    length = math.sqrt(sum(number**2 for number in numbers))
-    return [number / length for number in numbers]
+    vectors = torch.zeros(count, STATE, dtype=torch.float64)
+    for i in range(count):
+        day, match = divmod(i - STATE, 3)
+        pairs = [((day + 1) % 5, (day - 1) % 5), ((day + 2) % 5, (day - 2) % 5), (5, day)]
+        for feature in (i,) if i < STATE else pairs[match]:
+            vectors[i, feature] = 1
+    return vectors / vectors.norm(dim=1, keepdim=True)
