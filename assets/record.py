@@ -1,6 +1,7 @@
 """The moving picture of the README, light and dark: `python assets/record.py FOLDER`, the folder of the site.
 
-A browser opens the ten-minute path and drags the decay of one word to 0 and back; every position is a frame.
+A browser opens the landing page and moves the slider of its explorer from attention to the recurrence and back. The
+page's clock is ours, so that every frame of the film is one that a reader sees.
 """
 
 import argparse
@@ -12,34 +13,59 @@ from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
+from stills import HIDDEN
 
 ASSETS = Path(__file__).parent
-WINDOW, COLOURS, MILLISECONDS, MOST = (1280, 1100), 64, 80, 1_500_000  # of the browser; of a frame; bytes of a file
-WORDS, WORD, TITLE, FOOT = 10, 5, 20, 16  # of the text; the one that is dragged; pixels above a decay of 1, below 0
-STEPS, PAUSE = 10, 8  # frames of one way, frames of rest
+WINDOW, COLOURS, MOST = {"width": 1000, "height": 1400}, 128, 1_000_000  # of the browser; of a frame; bytes of a file
+FRAME, REST, LONG = 80, 600, 1600  # milliseconds: of a frame on the way, at a chunk length, at both ends
+CLOCK = """let now = 0;
+const waiting = [];
+performance.now = () => now;
+window.requestAnimationFrame = (draw) => waiting.push(draw);
+window.pass = (milliseconds) => {
+  for (const end = now + milliseconds; now < end; now += 16) for (const draw of waiting.splice(0)) draw(now);
+};
+window.smalearnSeen = { has: () => true }; // nothing moves by itself"""
+SLIDE = """([slider, place]) => {
+  slider.value = place;
+  slider.dispatchEvent(new Event("input", { bubbles: true }));
+}"""
 
 
-def frames(page: Page) -> Iterator[bytes]:
-    """Yield the whole explorer, as a PNG: at rest, while a decay is dragged down, at rest, and back up."""
+def frames(page: Page) -> Iterator[tuple[bytes, int]]:
+    """Yield the explorer as a PNG, and for how many milliseconds: slowly to the recurrence, and quickly back."""
     explorer = page.locator(".explorer .smalearn").first
-    strip = explorer.locator("canvas[aria-label^='Decays']").first
-    box = strip.bounding_box()
-    x, top, tall = box["x"] + box["width"] * (WORD + 0.5) / WORDS, box["y"] + TITLE, box["height"] - TITLE - FOOT
-    depths = [0.2 + 0.8 * step / STEPS for step in range(STEPS + 1)]
-    page.mouse.move(x, top + depths[0] * tall)
-    page.mouse.down()
-    for depth in [*PAUSE * depths[:1], *depths, *PAUSE * depths[-1:], *depths[::-1]]:
-        page.mouse.move(x, top + depth * tall)
-        page.wait_for_timeout(60)
-        yield explorer.screenshot()
-    page.mouse.up()
+    slider = explorer.locator(".dial input").element_handle()
+    places = range(int(slider.get_attribute("max")) + 1)
+
+    def after(milliseconds: int, shown: int) -> tuple[bytes, int]:
+        page.evaluate("(milliseconds) => pass(milliseconds)", milliseconds)
+        return explorer.screenshot(), shown
+
+    page.evaluate(SLIDE, [slider, 0])
+    yield after(LONG, LONG)
+    for place in places[1:]:
+        page.evaluate(SLIDE, [slider, place])
+        yield from (after(FRAME, FRAME) for _ in range(5))
+        yield after(REST - FRAME, REST if place < places[-1] else LONG)
+    for place in places[-2::-1]:
+        page.evaluate(SLIDE, [slider, place])
+        yield from (after(FRAME, FRAME) for _ in range(3))
 
 
-def film(pictures: list[bytes], path: Path) -> int:
+def film(pictures: list[tuple[bytes, int]], path: Path) -> int:
     """Write a GIF of all pictures; returns its bytes."""
-    images = [Image.open(io.BytesIO(picture)).convert("RGB") for picture in pictures]
-    first, *others = [image.quantize(COLOURS, dither=Image.Dither.NONE) for image in images]
-    first.save(path, save_all=True, append_images=others, duration=MILLISECONDS, loop=0, optimize=True)
+    images = [Image.open(io.BytesIO(picture)).convert("RGB") for picture, _ in pictures]
+    (width, height), some = images[0].size, images[:: len(images) // 6]
+    sheet = Image.new("RGB", (width, height * len(some)))
+    for place, image in enumerate(some):
+        sheet.paste(image, (0, height * place))
+    palette = sheet.quantize(
+        COLOURS, kmeans=1, dither=Image.Dither.NONE
+    )  # one for all: a colour that stays is stored once
+    first, *others = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    durations = [shown for _, shown in pictures]
+    first.save(path, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
     return path.stat().st_size
 
 
@@ -53,13 +79,13 @@ def main(arguments: list[str] | None = None) -> int:
         path = shutil.which("chromium")  # of the system, or else Playwright's own
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
-            viewport = dict(zip(("width", "height"), WINDOW, strict=True))
-            page = browser.new_page(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
-            page.goto((site / "ten_minutes.html").as_uri())
+            page = browser.new_page(viewport=WINDOW, color_scheme=scheme)
+            page.add_init_script(CLOCK)
+            page.goto((site / "index.html").as_uri())
             page.wait_for_selector(".explorer[data-live]")
-            page.locator(".explorer").first.scroll_into_view_if_needed()
+            page.add_style_tag(content=f"{HIDDEN} .smalearn [role=status], header {{ display: none !important; }}")
             taken = list(frames(page))
-            sizes.append(film(taken, ASSETS / f"drag_a_decay_{scheme}.gif"))
+            sizes.append(film(taken, ASSETS / f"attention_to_recurrence_{scheme}.gif"))
             print(f"{scheme}: {len(taken)} frames, {sizes[-1] / 1e6:.2f} MB")
         browser.close()
     return int(max(sizes) > MOST)

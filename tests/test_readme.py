@@ -219,7 +219,7 @@ def test_its_hours_are_those_of_the_chapters():
 def test_the_moving_picture_is_light_in_both_of_its_colours():
     pictures = [ROOT / name for name in re.findall(r"assets/\w+\.gif", README)]
     assert {picture.stem.rpartition("_")[2] for picture in pictures} == {"light", "dark"}
-    assert all(picture.stat().st_size < 1_500_000 for picture in pictures)
+    assert all(picture.stat().st_size < 1_000_000 for picture in pictures)
     assert set(pictures) == set((ROOT / "assets").glob("*.gif"))
 
 

@@ -54,14 +54,26 @@ def test_plain_keys_are_not_those_of_the_notebook_but_shortcuts_are(mount, name)
 @pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_a_sentence_a_read_out_and_what_to_do_stand_above(mount, name):
-    head = drawn(mount(getattr(widgets, name)())).locator("#first .head p")
+    page = drawn(mount(getattr(widgets, name)()))
+    head = page.locator("#first .head p")
     title, headline, hint = head.all_inner_texts()
     assert min(len(title), len(headline), len(hint)) > 15
+    assert page.get_by_role("figure", name=title, exact=True).count() == 1
     assert [size.evaluate("(line) => parseFloat(getComputedStyle(line).fontSize)") for size in head.all()] == [
         16,
         20,
         14,
     ]
+
+
+@pytest.mark.full
+def test_text_is_as_large_as_the_reader_asks_for(mount):
+    page = drawn(mount(widgets.DualityExplorer()))
+    lines = "[...document.querySelectorAll('.smalearn p')].map((p) => parseFloat(getComputedStyle(p).fontSize))"
+    before = page.evaluate(lines)
+    page.evaluate("document.documentElement.style.fontSize = '150%'")
+    assert page.evaluate(lines) == [1.5 * size for size in before]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1000
 
 
 SLIDE = """(slider, share) => {
@@ -108,6 +120,7 @@ def test_steps_are_played_to_the_end_and_a_touch_ends_it(mount, name):
 
 GIVEN = [
     *((name, {}) for name in widgets.__all__),
+    ("DualityExplorer", {"text": "a b 'a' \"b\" \\n \ud83d é", "chunk": 1}),
     ("FeatureExplorer", {"text": "a b 'a' \"b\" a", "map": "Fourier", "norm": 2}),
     ("KernelTracer", {"length": 33, "chunk_len": 32, "state": 3, "head_dim": 17, "heads": 3, "design": "four steps"}),
     ("MaskExplorer", {"text": "to be or not to be", "seed": 3, "scores": "random"}),
@@ -197,7 +210,10 @@ def test_a_picture_of_the_state_is_saved_under_its_title(mount, page, name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("touched", [False, True])
-@pytest.mark.parametrize("name", ["BlockExplorer", "ChunkExplorer", "FeatureExplorer", "KernelTracer", "ScoreExplorer"])
+@pytest.mark.parametrize(
+    "name",
+    ["BlockExplorer", "ChunkExplorer", "DualityExplorer", "FeatureExplorer", "KernelTracer", "ScoreExplorer"],
+)
 def test_it_moves_once_by_itself_until_a_touch_and_python_does_not_hear_of_it(mount, page, name, touched):
     page.emulate_media(reduced_motion="no-preference")
     traits = list(getattr(widgets, name)().chosen())
@@ -310,6 +326,8 @@ HARD = [
     ("ChunkExplorer", LARGE),
     ("ChunkExplorer", {"length": 1, "state": 1}),
     ("ContractionMap", {"source": 100, "head_dim": 1}),
+    ("DualityExplorer", {"text": "a", "chunk": 1}),
+    ("DualityExplorer", {"text": "incomprehensibilities " * 16, "chunk": 1}),
     ("FeatureExplorer", LONG | {"map": "Fourier"}),
     ("FeatureExplorer", {"text": "a b", "map": "1 + elu"}),
     ("KernelTracer", {"length": 64, "state": 32, "head_dim": 32, "heads": 4, "design": "four steps"}),

@@ -63,7 +63,7 @@ def test_text_does_not_move_while_a_page_comes_to_life(reader, page, name, width
     page.set_viewport_size({"width": width, "height": 900})
     page.add_init_script(SHIFTS)
     drawn(reader(name))
-    assert page.evaluate("shifts") < 0.05  # of 0.1, which counts as good
+    assert page.evaluate("shifts") < (0.02 if name == "index" else 0.05)  # of 0.1, which counts as good
 
 
 @pytest.mark.parametrize(

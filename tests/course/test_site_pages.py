@@ -263,14 +263,15 @@ def test_the_landing_page_and_the_short_path_lead_on(small):
     text = (small / "index.html").read_text(encoding="utf-8")
     assert f'href="{CHAPTERS[3].stem}.html">Start reading' in text
     assert "git clone https://github.com/owner/name smalearn" in text
-    assert 'data-explorer="MaskExplorer"' in text
+    assert 'data-explorer="DualityExplorer"' in text
     assert "a line &amp; more" in text
     assert (small / "_static/stills" / f"{CHAPTERS[3].stem}.png").read_bytes().startswith(b"\x89PNG")
     assert "<!-- " not in text.partition("<article")[2].partition("</article")[0]
     text = (small / "ten_minutes.html").read_text(encoding="utf-8")
-    assert re.findall(r'data-explorer="(\w+)"', text) == ["MaskExplorer", "StateExplorer", "ContractionMap"]
+    shown = ["MaskExplorer", "StateExplorer", "ContractionMap", "DualityExplorer"]
+    assert re.findall(r'data-explorer="(\w+)"', text) == shown
     assert text.count(r"\tag{") == 2
-    assert all((small / f"_static/{name}.js").is_file() for name in ("MaskExplorer", "StateExplorer", "ContractionMap"))
+    assert all((small / f"_static/{name}.js").is_file() for name in shown)
 
 
 def test_without_a_repository_or_a_chapter_there_is_no_link(tmp_path):

@@ -11,6 +11,7 @@ from smalearn.course.widgets import (
     BlockExplorer,
     ChunkExplorer,
     ContractionMap,
+    DualityExplorer,
     FeatureExplorer,
     KernelTracer,
     MaskExplorer,
@@ -39,6 +40,7 @@ REFUSED = {  # of which argument or trait which values; `given` with others than
         "decay": [1.1, -0.1, math.nan, True, None],
     },
     ContractionMap: {"target": [0, None], "source": [65537], "features": [2.0], "head_dim": [True]},
+    DualityExplorer: {"text": [" ", "a " * 17, 3], "chunk": [0, 17, 2.0, True, None]},
     FeatureExplorer: {
         "text": ["one", "a " * 17],
         "map": ["cosFormer", None],
@@ -150,6 +152,7 @@ TRACED = "KernelTracer(length=40, chunk_len=16, state=8, head_dim=20, heads=2, d
             "ChunkExplorer(chunk_len=64, length=4096, state=64, head_dim=64, decay=0.9, seed=0, part='inside a chunk')",
         ),
         (ContractionMap(source=9), "ContractionMap(features=64, head_dim=64, scan=True, source=9, target=1024)"),
+        (DualityExplorer(" to  be ", chunk=1), "DualityExplorer(2 words, chunk=1)"),
         (
             FeatureExplorer(norm=4),
             "FeatureExplorer(15 words, map='hyperbolic', features=512, norm=4, seed=0, row=13)",

@@ -39,8 +39,10 @@ def page(name: str, course: Path, places: Mapping[Path, str], repository: str | 
 
 def _explorer(word):
     """Make one of the explorers of these pages."""
-    from smalearn.course.widgets import ContractionMap, MaskExplorer, StateExplorer
+    from smalearn.course.widgets import ContractionMap, DualityExplorer, MaskExplorer, StateExplorer
 
+    if word == "duality":
+        return DualityExplorer()
     if word == "mask":
         return MaskExplorer(" ".join(ten_words()[0]), family="1-semiseparable", decays=0.8)
     if word == "state":

@@ -7,6 +7,7 @@ still picture: of the state that the cell makes, if a chapter shows it, or else 
 from smalearn.course.widgets.block_explorer import BlockExplorer
 from smalearn.course.widgets.chunk_explorer import ChunkExplorer
 from smalearn.course.widgets.contraction_map import ContractionMap
+from smalearn.course.widgets.duality_explorer import DualityExplorer
 from smalearn.course.widgets.feature_explorer import FeatureExplorer
 from smalearn.course.widgets.kernel_tracer import KernelTracer
 from smalearn.course.widgets.mask_explorer import MaskExplorer
@@ -18,6 +19,7 @@ __all__ = [
     "BlockExplorer",
     "ChunkExplorer",
     "ContractionMap",
+    "DualityExplorer",
     "FeatureExplorer",
     "KernelTracer",
     "MaskExplorer",

@@ -66,6 +66,9 @@ class View {
   /** What stands above the picture: a sentence as title, the read-out in large, and what to do. Texts or functions. */
   head({ title, headline, hint }) {
     const box = make(this.root, "div", { class: "head" });
+    const name = typeof title === "function" ? title : () => title;
+    this.root.setAttribute("role", "figure");
+    this.parts.push(() => this.root.setAttribute("aria-label", name()));
     for (const [name, text] of Object.entries({ title, headline, hint })) {
       const line = make(box, "p", { class: name });
       const says = typeof text === "function" ? text : () => text;
