@@ -177,7 +177,8 @@ def test_many_chunks_and_tiles(length, kind, short_chunks):
 
 
 @needs_triton
-@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.full), torch.float16])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.full
 def test_many_chunks_and_tiles_in_tritons_interpreter(dtype, short_chunks):
     check(ssd_triton, build(33, "resets", 2, 20, 40, True, True, dtype))
 
