@@ -189,7 +189,10 @@ def in_segments(request, short_chunks, monkeypatch):
     monkeypatch.setattr(plan, "segments", lambda *_: request.param)
 
 
-@pytest.mark.parametrize("kind", DECAYS)
+@pytest.mark.parametrize(
+    "kind",
+    ["none", "resets", *(pytest.param(x, marks=pytest.mark.full) for x in DECAYS if x not in ("none", "resets"))],
+)
 @pytest.mark.parametrize("initial", [True, False])
 def test_segments(kind, initial, in_segments):
     check(ssd_tiles, build(90, kind, 2, 20, 24, initial, True, torch.float32))

@@ -183,7 +183,7 @@ def test_the_quadratic_mode_costs_the_square():
     assert slope(quadratic, 64, 4096) == pytest.approx(2, abs=1e-9)
     for state, head_dim in [(64, 64), (16, 64), (128, 64), (3, 2)]:
         crossing = 3 * state * head_dim / (state + head_dim + 1)
-        for length in range(1, 400):
+        for length in range(1, 2 * round(crossing)):
             assert (quadratic(length, state, head_dim) > 3 * length * state * head_dim) == (length > crossing)
 
 
