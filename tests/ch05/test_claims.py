@@ -143,7 +143,8 @@ def test_the_states_solve_a_bidiagonal_system(structure):
 def test_the_product_is_linear_in_length_and_for_structured_a_in_the_state(structure, length, state):
     """Slopes 1 in T, and 2, 1, 1 in N, of what one channel takes."""
     A, B = torch.zeros(length, *[state] * len(STRUCTURES[structure])), torch.zeros(length, state)
-    counter, _ = counted(ssm_recurrent, B[:, :1], A, B, B)
+    counter, (_, last) = counted(ssm_recurrent, B[:, :1], A, B, B)
+    assert last.numel() == state
     moved = state**2 if structure == "general" else state
     assert counter.macs == ssm_matrix(A, B, B).cost() == length * (moved + 2 * state)
 
