@@ -85,6 +85,40 @@ def test_arrow_keys_change_what_python_knows_within_its_borders(mount, name, sta
         drawn(page)
 
 
+TRAIN = {"family": "block tensor train", "dim": 16, "blocks": 4, "rank": 1}
+SLIDERS = [  # an explorer, its state, the label of a slider, its trait, and what it is after each key
+    ("BlockExplorer", {}, "N, state size", "state", [("ArrowRight", 4), ("ArrowLeft", 3), ("End", 6), ("Home", 1)]),
+    ("ChunkExplorer", {}, "c, chunk length", "chunk_len", [("ArrowRight", 7), ("Home", 1), ("End", 2**17)]),
+    ("ChunkExplorer", {"length": 64}, "T, length", "length", [("ArrowRight", 80), ("Home", 1), ("End", 2**17)]),
+    ("ChunkExplorer", {}, "N, state size", "state", [("ArrowRight", 80), ("Home", 1), ("End", 512)]),
+    ("ChunkExplorer", {}, "P, head dimension", "head_dim", [("ArrowRight", 80), ("Home", 1), ("End", 512)]),
+    ("ChunkExplorer", {}, "a, decay", "decay", [("ArrowRight", 0.91), ("Home", 0.01), ("End", 1)]),
+    ("ContractionMap", {}, "T, target length", "target", [("ArrowRight", 1280), ("Home", 1), ("End", 65536)]),
+    ("ContractionMap", {}, "N, features", "features", [("ArrowRight", 80), ("Home", 1), ("End", 512)]),
+    ("ContractionMap", {}, "P, head dimension", "head_dim", [("ArrowRight", 80), ("Home", 1), ("End", 512)]),
+    ("FeatureExplorer", {"features": 64}, "F, features", "features", [("ArrowRight", 128), ("Home", 4), ("End", 512)]),
+    ("FeatureExplorer", {"norm": 1.5}, "|q| = |k|, norm", "norm", [("ArrowRight", 1.75), ("Home", 0.25), ("End", 4)]),
+    ("KernelTracer", {"step": 3}, "Steps, done", "step", [("ArrowRight", 4), ("Home", 0), ("End", 112)]),
+    ("ScoreExplorer", {}, "T, tokens", "length", [("ArrowLeft", 63), ("Home", 1), ("End", 64)]),
+    ("ScoreExplorer", {}, "b, finest block", "leaf", [("ArrowRight", 1), ("Home", 0), ("End", 32)]),
+    ("WeightExplorer", TRAIN, "p, blocks", "blocks", [("ArrowLeft", 2), ("End", 16)]),
+    ("WeightExplorer", TRAIN, "r, rank", "rank", [("ArrowRight", 2)]),
+    ("WeightExplorer", TRAIN, "D, features", "dim", [("Home", 8), ("End", 32)]),
+]
+
+
+@pytest.mark.parametrize(("name", "state", "label", "trait", "moves"), SLIDERS)
+def test_sliders_tell_python_and_a_screen_reader(mount, name, state, label, trait, moves):
+    page = mount(getattr(widgets, name)(**state))
+    slider = page.get_by_role("slider", name=label, exact=True)
+    slider.focus()
+    for key, expected in moves:
+        page.keyboard.press(key)
+        assert page.evaluate(f"saved.{trait}") == expected
+        drawn(page)
+    assert slider.get_attribute("aria-valuetext") == f"{expected:,}"
+
+
 @pytest.mark.parametrize("name", ["BlockExplorer", "ChunkExplorer", "FeatureExplorer", "ScoreExplorer"])
 def test_other_numbers_are_drawn_from_four_seeds(mount, name):
     page = mount(getattr(widgets, name)())

@@ -57,15 +57,6 @@ def test_error_is_shown_and_described(mount):
 
 def test_sliders_list_and_button_tell_python(mount):
     page = mount(FeatureExplorer(features=64, norm=1.5))
-    page.get_by_role("slider", name="F, features").focus()
-    for key, features in [("ArrowRight", 128), ("ArrowLeft", 64), ("Home", 4), ("End", 512)]:
-        page.keyboard.press(key)
-        assert page.evaluate("saved.features") == features
-    page.get_by_role("slider", name="|q| = |k|, norm").focus()
-    for key, norm in [("ArrowRight", 1.75), ("Home", 0.25), ("End", 4)]:
-        page.keyboard.press(key)
-        assert page.evaluate("saved.norm") == norm
-    assert drawn(page).evaluate("document.activeElement.getAttribute('aria-valuetext')") == "4"
     page.get_by_role("combobox", name="φ, map").select_option("1 + elu")
     assert page.evaluate("saved.map") == "1 + elu"
     assert drawn(page).get_by_role("slider", name="F, features").is_disabled()

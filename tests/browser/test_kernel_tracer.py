@@ -99,13 +99,8 @@ def test_description_says_who_touches_what(mount):
 
 
 def test_controls_tell_python(mount):
-    page = drawn(mount(KernelTracer(step=3)))
+    page = drawn(mount(KernelTracer(step=0)))
     slider = page.get_by_role("slider", name="Steps, done")
-    slider.focus()
-    for key, step in [("ArrowRight", 4), ("ArrowLeft", 3), ("End", 112), ("Home", 0)]:
-        page.keyboard.press(key)
-        assert page.evaluate("saved.step") == step
-        assert drawn(page).evaluate("document.activeElement.getAttribute('aria-valuetext')") == str(step)
     for button, step in [("Forward", 1), ("Forward", 2), ("Back", 1), ("Back", 0), ("Back", 0)]:
         page.get_by_role("button", name=button).click()
         assert page.evaluate("saved.step") == step

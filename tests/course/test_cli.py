@@ -153,12 +153,6 @@ def test_progress_shows_a_line_for_each_chapter(course, jupyterlab, capsys):
     assert table[0].startswith("Start here")
 
 
-def test_progress_without_copies_shows_what_is_to_be_done(course, capsys):
-    assert cli.main(["progress"]) == 0
-    assert "next: 0.1" in capsys.readouterr().out
-    assert not (course / "work").exists()
-
-
 @pytest.mark.parametrize("arguments", [["0"], ["0", "0.1"]])
 def test_reset_puts_back_and_says_where_the_backup_is(course, jupyterlab, arguments, capsys):
     cli.main(["lab"])
@@ -185,11 +179,6 @@ def test_where_nothing_can_be_written_a_command_ends_in_one_line(course, jupyter
     assert err.startswith(said)
     assert err.count("\n") == 1
     assert jupyterlab == []
-
-
-def test_reset_of_what_there_is_not_is_one_line(course, capsys):
-    assert cli.main(["reset", "7"]) == 1
-    assert capsys.readouterr().err == "smalearn reset: no chapter '7'; there are 00_start_here, 01_next\n"
 
 
 @pytest.mark.parametrize("status", ["ok", "missing"])
