@@ -153,6 +153,12 @@ def test_progress_shows_a_line_for_each_chapter(course, jupyterlab, capsys):
     assert table[0].startswith("Start here")
 
 
+def test_progress_without_copies_shows_what_is_to_be_done_and_makes_none(course, capsys):
+    assert cli.main(["progress"]) == 0
+    assert "next: 0.1" in capsys.readouterr().out
+    assert not (course / "work").exists()
+
+
 @pytest.mark.parametrize("arguments", [["0"], ["0", "0.1"]])
 def test_reset_puts_back_and_says_where_the_backup_is(course, jupyterlab, arguments, capsys):
     cli.main(["lab"])

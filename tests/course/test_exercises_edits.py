@@ -17,8 +17,8 @@ EDITS = {
 
 
 def test_each_text_is_replaced_wherever_it_stands():
-    found = Edited(causal_product, [], "tril() @ V → triu() @ V ; triu() → triu(1) ; Q → (Q + Q)")
-    head, body = "def causal_product(Q, K, V):", "    return ((Q + Q) @ K.mT).triu(1) @ V"
+    found = Edited(causal_product, [], "tril() @ V → triu() @ V ; triu() → triu(1) ; Q → (Q + Q) ; @ → +")
+    head, body = "def causal_product(Q, K, V):", "    return ((Q + Q) + K.mT).triu(1) + V"
     assert inspect.getsource(found.function) == f"{head}\n{body}"
 
 

@@ -126,7 +126,7 @@ SENTENCES = [
 @pytest.mark.parametrize(("exercise", "change", "sentence"), SENTENCES)
 def test_sentence(exercise, change, sentence):
     key = AnswerKey(exercise)
-    result = key.judge(run(by(exercise, change), key.cases, 0, 5.0))  # as elsewhere: no sign is looked for
+    result = key.judge(run(by(exercise, change), key.cases, 0, 5.0))  # evaluate looks for a misconception, too
     text = report.render(result)
     assert result.outcome == "failed"
     assert f"\n  {sentence}" in text
