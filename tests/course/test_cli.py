@@ -187,6 +187,11 @@ def test_where_nothing_can_be_written_a_command_ends_in_one_line(course, jupyter
     assert jupyterlab == []
 
 
+def test_reset_of_what_there_is_not_is_one_line(course, capsys):
+    assert cli.main(["reset", "7"]) == 1
+    assert capsys.readouterr().err == "smalearn reset: no chapter '7'; there are 00_start_here, 01_next\n"
+
+
 @pytest.mark.parametrize("status", ["ok", "missing"])
 def test_doctor_prints_its_block_and_returns_whether_one_can_work(monkeypatch, status, capsys):
     findings = [doctor.Finding("torch", status, "2.13.0", needed=True)]
