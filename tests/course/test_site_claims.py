@@ -45,6 +45,7 @@ def test_claims_on_the_command_line(monkeypatch, capsys):
     [
         ({"tests": (), "functions": ()}, "\n  chapter 01, 1 · Begin; not yet tested"),
         ({}, "\n  chapter 01, 1 · Begin; tested"),
+        ({"chapter": "A"}, "\n  appendix A, 1 · Begin; tested"),
         ({"residual": 0.0}, "\n  chapter 01, 1 · Begin; exact"),
         ({"residual": 2.1e-15}, "\n  chapter 01, 1 · Begin; error 2e-15"),
         ({"verdict": "contradicted in small"}, "chapter 01, 1 · Begin; contradicted in small\n  tested: that x is y"),
