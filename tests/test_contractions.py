@@ -247,6 +247,7 @@ def test_the_two_modes_in_formulas(T, S, N, P):
 
 
 @given(st.integers(64, 400), st.integers(1, 12), st.integers(1, 12))
+@pytest.mark.full
 def test_a_dense_mask_hardly_ever_favours_the_linear_order(T, N, P):
     paths = orders(MASKED, {"T": T, "S": T, "N": N, "P": P}, names="QKVL")
     if paths.named("((KV)L)Q").macs < paths.named("((QK)L)V").macs:

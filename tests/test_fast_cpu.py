@@ -122,6 +122,7 @@ def test_large_memory_may_lie_on_huge_pages(monkeypatch, system, asked):
         assert Y.data_ptr() <= start < start + size <= Y.data_ptr() + 48000
 
 
+@pytest.mark.full
 def test_advice_leaves_large_memory_as_good_as_any(monkeypatch):
     monkeypatch.setattr(memory, "LARGE", 1)
     check(inputs(2000, "mild", leading=(2,), dtype=torch.float32, state=8, head_dim=16))

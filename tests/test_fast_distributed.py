@@ -126,6 +126,7 @@ def test_training_split_is_training_whole(played, ranks):
             assert_close(state[name], parameter, 1e-10)
 
 
+@pytest.mark.full
 def test_command_in_a_group(played):
     first, *others = played(3, "command")
     assert first[0] == 0

@@ -151,6 +151,7 @@ def test_which_units_multiply(target, unit):
 
 
 @needs_triton
+@pytest.mark.full
 def test_what_the_compiler_refuses_is_said():
     launch = Launch(product_kernel, (1,), (torch.zeros(4), torch.zeros(4), torch.zeros(4)), {"Q": 12})
     with pytest.raises(RuntimeError, match=r"compile_for: sm90, Triton's compiler says\n(.|\n)*power of 2"):
@@ -177,7 +178,8 @@ def test_without_triton_it_says_so(monkeypatch):
 
 
 @needs_triton
-@pytest.mark.parametrize("interprets", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize("interprets", [False, True])
+@pytest.mark.full
 def test_the_place_that_is_off_says_how_to_start_it(monkeypatch, interprets):
     """On a machine with a GPU Triton interprets or compiles, and the other place exists all the same."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -177,7 +177,8 @@ def test_many_chunks_and_tiles(length, kind, short_chunks):
 
 
 @needs_triton
-@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.full), torch.float16])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.full
 def test_many_chunks_and_tiles_in_tritons_interpreter(dtype, short_chunks):
     check(ssd_triton, build(33, "resets", 2, 20, 40, True, True, dtype))
 
@@ -188,7 +189,10 @@ def in_segments(request, short_chunks, monkeypatch):
     monkeypatch.setattr(plan, "segments", lambda *_: request.param)
 
 
-@pytest.mark.parametrize("kind", DECAYS)
+@pytest.mark.parametrize(
+    "kind",
+    ["none", "resets", *(pytest.param(x, marks=pytest.mark.full) for x in DECAYS if x not in ("none", "resets"))],
+)
 @pytest.mark.parametrize("initial", [True, False])
 def test_segments(kind, initial, in_segments):
     check(ssd_tiles, build(90, kind, 2, 20, 24, initial, True, torch.float32))

@@ -233,7 +233,9 @@ def test_sequences_in_tritons_interpreter(dtype, on_triton):
 
 
 @pytest.mark.parametrize("each", [2, 3, 9])
-@pytest.mark.parametrize("borders", [None, *RAGGED[:4]])
+@pytest.mark.parametrize(
+    "borders", [None, RAGGED[0], *(pytest.param(one, marks=pytest.mark.full) for one in RAGGED[1:4])]
+)
 def test_sequences_in_segments(borders, each, on_tiles, monkeypatch):
     """Few programs: each sequence is cut, and scanned twice; no state passes from one to the next."""
     monkeypatch.setattr(plan, "segments", lambda *_: each)

@@ -239,6 +239,7 @@ def test_variances():
         assert ((relative.var(0) / variance - 1).abs() < 0.15).all()
 
 
+@pytest.mark.full
 def test_large_norms_need_too_many_directions():
     for name in ESTIMATORS:
         near, far = (estimates(name, 1024, norm).sub(1).abs().median() for norm in (1, 3))

@@ -24,6 +24,8 @@ from smalearn.models import (
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 each_mixer = pytest.mark.parametrize("name", MIXERS)
+variants = [pytest.param(n, marks=pytest.mark.full) if n.rpartition("-")[0] in MIXERS else n for n in MIXERS]
+each_kind = pytest.mark.parametrize("name", variants)  # by default without those of other groups, sizes or positions
 
 
 @each_mixer
@@ -34,7 +36,7 @@ def test_a_mixer_is_the_loop(name, length):
     assert_close(mixer(x), loop(mixer, x))
 
 
-@each_mixer
+@each_kind
 def test_gradients_are_those_of_the_loop(name):
     mixer = build(name)
     x = sequence(mixer, length=9).requires_grad_()
@@ -106,7 +108,7 @@ def test_the_future_is_not_seen(name):
     assert not torch.allclose(mixer(changed)[5:], mixer(x)[5:])
 
 
-@each_mixer
+@each_kind
 def test_half_precision(name):
     """As near to float64 as the same formulas in plain torch; a state stays float32, keys and values do not."""
     mixer = build(name, torch.bfloat16)

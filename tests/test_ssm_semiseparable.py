@@ -331,7 +331,7 @@ def entries_of_powers(a, length):
 # ---------------------------------------------------------------- a peer
 
 
-@pytest.mark.parametrize("structure", ["scalar", "diagonal"])
+@pytest.mark.parametrize("structure", [pytest.param("scalar", marks=pytest.mark.full), "diagonal"])
 def test_celerite2_at_length_5000(structure):
     """celerite2 has exp(-c (t_i - t_j)) per state: the strictly lower part of ours."""
     driver = pytest.importorskip("celerite2.driver", reason="needs a peer: celerite2")

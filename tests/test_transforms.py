@@ -98,10 +98,13 @@ SIZES = {f"models.{name}" for name in MIXERS if name.endswith(("-groups", "-one-
 TRACED = [name for name in NAMES if name in FIRST or name not in {*GENERATED, *SIZES}]
 
 
-LOOP = pytest.param("ssd.ssd_recurrent", marks=pytest.mark.full)  # is written out, token by token
+LONG = {"ssd.ssd_recurrent", "ssm.ssm_recurrent", "linear_attention.linear_attention_recurrent"}  # token by token
+LONG |= {"scores.tiled_attention", "models.mamba2"}
 
 
-@pytest.mark.parametrize("name", [LOOP if name == LOOP.values[0] else by_default(name) for name in TRACED])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full) if name in LONG else by_default(name) for name in TRACED]
+)
 def test_compile(name):
     compiled(name, "aot_eager")
 

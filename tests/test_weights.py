@@ -1,6 +1,7 @@
 """What all structured weights promise, over the registry."""
 
 import functools
+import math
 
 import pytest
 import torch
@@ -91,7 +92,11 @@ def test_bilinear_is_the_dense_form(case, leading):
 
 
 @pytest.mark.claim("003:structured-layers", "smalearn.weights.base.Weight.forward")
-@every_case
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.full) if math.prod(case.shape) > 300 else case for case in CASES],
+    ids=repr,
+)
 def test_gradients(case):
     """Of the fast product, by differences, twice; and of all three methods against the definition."""
     weight = case.random(1, torch.float64)

@@ -89,6 +89,7 @@ def test_kronecker_from_dense_is_the_nearest(sizes):
     assert_close(left_over(M, weight) + 1, tail(rearranged, 1) + 1)
 
 
+@pytest.mark.full
 def test_no_factors_nearby_are_nearer():
     """At a best approximation the gradient of the error vanishes."""
     M = normal(12, 10)

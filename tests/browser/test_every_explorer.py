@@ -11,7 +11,7 @@ import ipywidgets
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from views import CHANGE, PICTURES, drawn
+from views import CHANGE, PICTURES, SHOWN, drawn
 
 from smalearn.course import widgets
 from smalearn.fast import tile as tl
@@ -275,10 +275,10 @@ def test_two_views_show_one_state_and_leave_nothing_behind(mount, name):
 @pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_pictures_take_the_colours_of_a_dark_page(mount, name):
-    page, shown = mount(getattr(widgets, name)()), PICTURES.replace(".map(", ".filter((one) => one.clientWidth).map(")
-    light = drawn(page).evaluate(shown)
+    page = mount(getattr(widgets, name)())
+    light = drawn(page).evaluate(SHOWN)
     page.emulate_media(color_scheme="dark")
-    pairs = list(zip(light, drawn(page).evaluate(shown), strict=True))
+    pairs = list(zip(light, drawn(page).evaluate(SHOWN), strict=True))
     assert pairs
     assert all(one != other for one, other in pairs)
 

@@ -316,17 +316,6 @@ def test_a_finger_drags_the_row_and_scrolls_elsewhere(mount):
     assert not drags(page, 3, 100, 60)
 
 
-def test_arrow_keys_on_the_matrices_change_row_and_split(mount):
-    page = drawn(mount(MaskExplorer(TEXT)))
-    canvas(page, re.compile("^L, G and M")).focus()
-    for key, state in [("Down", [11, 6]), ("Up", [10, 6]), ("Left", [10, 5]), ("Right", [10, 6])]:
-        page.keyboard.press(f"Arrow{key}")
-        assert page.evaluate("[saved.target, saved.split]") == state
-    canvas(page, re.compile("^Row t")).focus()
-    page.keyboard.press("ArrowLeft")
-    assert page.evaluate("[saved.target, saved.split]") == [9, 6]
-
-
 def test_the_split_is_chosen_on_the_curve_of_ranks(mount):
     page = drawn(mount(MaskExplorer(TEXT)))
     curve = canvas(page, re.compile("^Ranks"))
@@ -339,23 +328,6 @@ def test_the_split_is_chosen_on_the_curve_of_ranks(mount):
     curve.focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate("saved.split") == 5
-
-
-def test_pictures_follow_every_trait(mount):
-    page = mount(MaskExplorer(TEXT, scores="random"))
-    matrices, row, ranks = 1, 2, 3  # after the strip of decays
-    before = drawn(page).evaluate(PICTURES)
-    assert len(before) == 4
-    for new, changed in [
-        ({"target": 6}, [matrices, row]),
-        ({"split": 3}, [matrices, ranks]),
-        ({"scale": "log"}, [matrices, row]),
-        ({"scores": "words"}, [matrices, row]),
-        ({"decays": [0.5, 0] * 6}, [0, matrices, row, ranks]),
-    ]:
-        after = change(page, **new).evaluate(PICTURES)
-        assert [i for i in range(4) if after[i] != before[i]] == changed, new
-        before = after
 
 
 def test_zero_is_grey_and_the_largest_entry_strong(mount):

@@ -1,7 +1,7 @@
 """The state explorer on a bare page: no kernel, no JupyterLab."""
 
 import torch
-from views import PICTURES, change, drags, drawn, headline, words
+from views import change, drags, drawn, headline, words
 
 from smalearn.course.widgets import StateExplorer
 from smalearn.linear_attention import delta_rule_recurrent, linear_attention_parallel, linear_attention_recurrent
@@ -108,17 +108,6 @@ def test_arrow_keys_choose_a_word_and_change_its_gate(mount):
     page.wait_for_function("document.querySelector('[aria-live]').textContent.endsWith('word 6, “complex”, is 0.')")
 
 
-def test_arrow_keys_on_the_table_change_time_and_query(mount):
-    page = mount(StateExplorer(query="simple", time=9))
-    page.locator("canvas").nth(1).focus()
-    for key, state in [("Right", [10, "simple"]), ("Right", [10, "simple"]), ("Left", [9, "simple"])]:
-        page.keyboard.press(f"Arrow{key}")
-        assert page.evaluate("[saved.time, saved.query]") == state
-    for key, query in [("Down", "is"), ("Up", "simple"), ("Up", "simple")]:
-        page.keyboard.press(f"Arrow{key}")
-        assert page.evaluate("[saved.time, saved.query]") == [9, query]
-
-
 def test_gates_are_dragged_and_words_clicked(mount):
     page = mount(StateExplorer())
     canvas = drawn(page).locator("canvas").first
@@ -162,12 +151,3 @@ def test_sliders_and_list_tell_python(mount):
     change(page, query="than", time=6)
     assert page.get_by_role("combobox", name="q, query").input_value() == "than"
     assert page.get_by_role("slider", name="t, words read").get_attribute("aria-valuetext") == "6 of 10"
-
-
-def test_pictures_follow_every_trait(mount):
-    page = mount(StateExplorer())
-    pictures = [drawn(page).evaluate(PICTURES)]
-    for new in [{"query": "is"}, {"time": 6}, {"gates": [0.5] * 10}]:
-        pictures.append(change(page, **new).evaluate(PICTURES))
-    for canvas in zip(*pictures, strict=True):
-        assert len(set(canvas)) == len(pictures)

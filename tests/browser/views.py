@@ -6,6 +6,7 @@ from playwright.sync_api import Error, Page
 
 FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
 PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
+SHOWN = PICTURES.replace(".map(", ".filter((one) => one.clientWidth).map(")
 # One step of a slider, list, box or button.
 CHANGE = """(control) => {
   if (control.type === "range") +control.value < +control.max ? control.stepUp() : control.stepDown();

@@ -135,7 +135,6 @@ def filled(**places):
         (filled(), "the running sums stay so small"),
         (lambda form, least, length: filled(x2=None)(form, least, 3), "yours comes last"),
         (lambda form, least, length: torch.zeros(length).double().index_fill(0, torch.tensor(0), least), "stand zeros"),
-        (lambda form, least, length: torch.full((length,), least).double(), None),
         (filled(x1=0.1), "ecays are at most 1"),
         (filled(x1=-1e17), "got -1e+17"),
         (lambda form, least, length: torch.zeros(length), "got (3,) in torch.float32"),
@@ -144,50 +143,12 @@ def filled(**places):
 def test_decays_that_break_nothing_hear_why(attempt, sentence):
     result = evaluate(registry()["4.2"], attempt)
     assert result.case == 1
-    assert sentence in result.problem.sentence if sentence else result.misconception.startswith("all decays are equal")
+    assert sentence in result.problem.sentence
 
 
 @pytest.mark.parametrize("dense", [triangle, lambda T: triangle(T).bool(), lambda T: triangle(T).long()])
 def test_a_product_may_overwrite_its_input_and_a_mask_hold_true_and_false(dense):
     assert ALL(dense, lambda x: x.cumsum_(0)) == "structured"
-
-
-def test_a_loop_over_the_whole_past_is_recognised_as_dense():
-    def matmul(x):
-        weights = 0.5 ** torch.arange(len(x), dtype=x.dtype)
-        return torch.stack([weights[: t + 1].flip(0) @ x[: t + 1] for t in range(len(x))])
-
-    result = evaluate(registry()["4.6"], lambda judge: judge(_mask, matmul))
-    assert "it costs T²" in result.misconception
-
-
-def differences(log_a, lowest=-torch.inf):
-    sums = log_a.clamp(min=lowest).cumsum(-1)
-    return (sums[..., :, None] - sums[..., None, :]).exp()
-
-
-def complex_product(column, row, x):
-    circle = torch.cat([column, row[1:].flip(0)])
-    spectra = torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0)
-    return torch.fft.ifft(spectra, dim=0)[: len(x)]
-
-
-@pytest.mark.parametrize(
-    ("attempt", "misconception"),
-    [
-        (lambda log_a: differences(log_a).nan_to_num(0).tril(), "fill the holes with 0"),
-        (lambda log_a: differences(log_a, -1e4).tril(), "has few digits left"),
-    ],
-)
-def test_short_cuts_to_the_semiseparable_matrix_are_recognised(attempt, misconception):
-    result = evaluate(registry()["6.1"], attempt)
-    assert result.outcome == "failed"
-    assert misconception in result.misconception
-
-
-def test_a_complex_answer_to_a_real_question_is_told_to_take_the_real_part():
-    result = evaluate(registry()["4.3"], complex_product)
-    assert result.problem.sentence == "The values are right, but in complex128: take `.real`, or use `irfft`"
 
 
 def test_a_convolution_costs_its_kernel():

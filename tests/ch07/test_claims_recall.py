@@ -214,7 +214,7 @@ def test_a_small_character_model_of_either_kind():
         assert found[mixer][0]["parameters"] == pytest.approx(found["full"][0]["parameters"], rel=0.01)
     toy = replace(setting, data="python topics", length=16, dim=16, heads=2, mlp=32, steps=20, batch=4, tests=4)
     vocabulary = len(Vocabulary(load_text(toy.data).text))
-    for mixer in toy.mixers:
+    for mixer in ("full", "Mamba-2"):
         one = charlm.run(mixer, 1e-2, asdict(toy), seed=0)
         assert one["parameters"] == sum(p.numel() for p in charlm.build(mixer, toy, vocabulary, 0).parameters())
         assert one["losses"][-1] < one["losses"][0] < math.log(vocabulary) + 1

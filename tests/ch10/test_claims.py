@@ -197,15 +197,6 @@ def test_fewer_numbers_and_a_fast_product(case):
         assert counter.names - NO_PRODUCTS - {product.__name__ for product in PRODUCTS} <= scaled
 
 
-@pytest.mark.claim("003:structured-definition", "smalearn.weights.base.Weight.bilinear")
-@pytest.mark.parametrize(("dim", "r"), [(16, 1), (64, 8)])
-def test_low_rank_is_structured_while_r_is_small(dim, r):
-    weight = LowRank.random(dim, dim, r, 0, F64)
-    x, y = random_tensors([(dim,), (dim,)])
-    assert_close(weight.bilinear(x, y), x @ equal_levels(*factors(weight), [r], [1]) @ y)
-    assert weight.num_parameters == weight.macs == 2 * r * dim < dim**2
-
-
 @pytest.mark.claim("003:block-diagonal", "smalearn.weights.blockdiagonal.BlockDiagonal.dense")
 @pytest.mark.claim("003:block-diagonal", "smalearn.weights.blockdiagonal.BlockLowRank.dense")
 @pytest.mark.parametrize("p", [1, 2, 3, 12])

@@ -6,8 +6,9 @@ import pytest
 import torch
 from cells import cells, shown
 from counting import counted
-from oracles_ssd import check, expected, gradients
+from oracles_ssd import check, expected
 from oracles_ssd import inputs as drawn
+from triton_marks import needs_triton
 
 from smalearn import fast
 from smalearn.course.ch12.beyond import chunk_gradient, entering
@@ -17,16 +18,12 @@ from smalearn.course.ch12.packed import packed
 from smalearn.course.ch12.walk import walk
 from smalearn.course.plots.kernels import Design
 from smalearn.course.timing import grown_bytes
-from smalearn.fast.triton import launch, mamba2_ssd, ssd_tiles, ssd_triton
+from smalearn.fast.triton import mamba2_ssd, ssd_tiles, ssd_triton
 from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_recurrent
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 LOG2 = torch.tensor(2.0).log().item()
 KINDS = ["mild", "ones", "resets", "strong"]
-
-needs_triton = pytest.mark.skipif(
-    not launch.has_triton() or not launch.interprets(), reason="needs Triton, and that its interpreter is on"
-)
 
 
 def inputs(length, kind="mild", leading=(), shared=None, sizes=(20, 24), dtype=torch.float32):
@@ -101,31 +98,11 @@ def test_bytes_and_units_order_the_designs_and_operations_do_not():
     assert walk.bytes == scan.bytes == 2 * (2 * head_dim + 1 + 2 * state / heads)
 
 
-@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_tiles")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [1, 33, 64, 131])
-def test_the_walk_and_its_gradients_in_the_tile_machine(length, kind):
-    check(inputs(length, kind, (2, 2), (2, 1)), 2e-6, ssd_tiles)
-
-
 @needs_triton
 @pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_triton")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_walk_and_its_gradients_in_triton(kind):
     check(inputs(70, kind, (1, 2), (1, 1)), 2e-6, ssd_triton)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(launch.interprets(), reason="needs a GPU that Triton compiles for, not its interpreter")
-@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_triton")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [1, 131, 1000])
-def test_the_walk_and_its_gradients_on_a_gpu(length, kind):
-    operands = inputs(length, kind, (2, 2), (2, 1), sizes=(64, 64))
-    for found, exact in zip(
-        gradients(ssd_triton, [x.cuda() for x in operands]), gradients(expected, operands), strict=True
-    ):
-        assert_close(found, exact, 2e-6)
 
 
 @pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_tiles")

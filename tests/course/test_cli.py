@@ -153,7 +153,7 @@ def test_progress_shows_a_line_for_each_chapter(course, jupyterlab, capsys):
     assert table[0].startswith("Start here")
 
 
-def test_progress_without_copies_shows_what_is_to_be_done(course, capsys):
+def test_progress_without_copies_shows_what_is_to_be_done_and_makes_none(course, capsys):
     assert cli.main(["progress"]) == 0
     assert "next: 0.1" in capsys.readouterr().out
     assert not (course / "work").exists()

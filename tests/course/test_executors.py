@@ -128,6 +128,7 @@ def slurm(monkeypatch):
     return said
 
 
+@pytest.mark.usefixtures("fresh_kernel")  # Ctrl-C interrupts, also where pytest runs in the background
 def test_what_was_submitted_ends_with_an_error_of_ours(tmp_path, slurm):
     with executor("slurm", 2, tmp_path) as pool:
         assert pool.submit(max, 2, 3, key=abs).result(timeout=20) == 3

@@ -106,6 +106,7 @@ def test_registry_keeps_order_and_identity(empty_registry):
     assert len(registry()) == 4
 
 
+@pytest.mark.full
 def test_what_is_imported_when():
     """The chapters on first use; and to measure a way no compiler, which would take seconds."""
     code = (

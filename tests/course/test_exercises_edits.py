@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from demos import CAUSAL, causal_product
 
-from smalearn.course.exercises import evaluate, verify
+from smalearn.course.exercises import verify
 from smalearn.course.exercises.edits import Edited
 
 EDITS = {
@@ -17,17 +17,9 @@ EDITS = {
 
 
 def test_each_text_is_replaced_wherever_it_stands():
-    found = Edited(causal_product, [], "tril() @ V → triu() @ V ; triu() → triu(1) ; Q → (Q + Q)")
-    head, body = "def causal_product(Q, K, V):", "    return ((Q + Q) @ K.mT).triu(1) @ V"
+    found = Edited(causal_product, [], "tril() @ V → triu() @ V ; triu() → triu(1) ; Q → (Q + Q) ; @ → +")
+    head, body = "def causal_product(Q, K, V):", "    return ((Q + Q) + K.mT).triu(1) + V"
     assert inspect.getsource(found.function) == f"{head}\n{body}"
-
-
-def test_an_edited_answer_is_recognised():
-    exercise = replace(CAUSAL, wrong=EDITS)
-    assert verify(exercise) == []
-    for sentence, answer in exercise.wrong.items():
-        assert evaluate(exercise, answer).misconception == sentence
-    assert list(exercise.wrong) == list(EDITS)
 
 
 @pytest.mark.parametrize("edits", ["nothing → something", "tril", "tril → triu ; tril → again"])

@@ -197,7 +197,9 @@ def _destructor():
     return Slow, finished
 
 
-@pytest.mark.parametrize("make", [_tracer, _callback, _destructor], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [_tracer, *(pytest.param(one, marks=pytest.mark.full) for one in (_callback, _destructor))]
+)
 def test_where_an_interrupt_would_be_lost_or_break_something_nothing_is_cut(make):
     begin, finished = make()
 

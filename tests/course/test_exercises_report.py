@@ -10,8 +10,9 @@ import pytest
 import torch
 from demos import CAUSAL, NO_MASK, PLAIN, STATE, by, causal_cases, causal_product, describe, said, unmasked
 
-from smalearn.course.exercises import compare, evaluate, report
+from smalearn.course.exercises import AnswerKey, compare, evaluate, report
 from smalearn.course.exercises.compare import sentence_case
+from smalearn.course.exercises.run import run
 
 
 def test_passing_text():
@@ -124,7 +125,8 @@ SENTENCES = [
 
 @pytest.mark.parametrize(("exercise", "change", "sentence"), SENTENCES)
 def test_sentence(exercise, change, sentence):
-    result = evaluate(exercise, by(exercise, change))
+    key = AnswerKey(exercise)
+    result = key.judge(run(by(exercise, change), key.cases, 0, 5.0))  # evaluate looks for a misconception, too
     text = report.render(result)
     assert result.outcome == "failed"
     assert f"\n  {sentence}" in text

