@@ -5,12 +5,13 @@ import torch
 
 from smalearn.linear_attention import (
     linear_attention_chunked,
+    linear_attention_parallel,
     linear_attention_recomputed,
     linear_attention_recurrent,
 )
 from smalearn.masks import CausalMask
 from smalearn.sma import sma_linear
-from smalearn.testing import random_tensors
+from smalearn.testing import assert_close, random_tensors
 
 N, P = 6, 5
 
@@ -49,3 +50,17 @@ def test_other_forms_save_more():
     assert naive >= length * N * P
     assert saved_elements(lambda: linear_attention_recurrent(*parts)) >= length * N * P
     assert saved_elements(lambda: linear_attention_chunked(*parts)) > length * (2 * N + P)
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_gradients_are_linear_attentions(gate):
+    Q, K, V, log_a, _ = operands(30, gate, False)
+    dY, *_ = random_tensors([(30, P)], seed=9)
+    Y, _ = linear_attention_recomputed(Q, K, V, log_a, chunk_len=7)
+    dQ, dK, dV = torch.autograd.grad(Y, (Q, K, V), dY)
+    assert_close(dQ, linear_attention_parallel(dY, V, K, log_a))
+    # The others run backwards in time: the decay between two tokens belongs to the later one, now the earlier.
+    back = None if log_a is None else torch.cat([log_a.new_zeros(1), log_a[1:].flip(0)])
+    Q, K, V, dY = (x.flip(0) for x in (Q, K, V, dY))
+    assert_close(dK, linear_attention_parallel(V, dY, Q, back).flip(0))
+    assert_close(dV, linear_attention_parallel(K, Q, dY, back).flip(0))
