@@ -12,7 +12,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, which parts of torch do unasked
 
-pytest_plugins = ["claims_plugin", "selection"]
+pytest_plugins = ["claims_plugin", "comparing", "selection"]
 
 # What these run is traced in other tests, and tracing would take a quarter of their time.
 UNTRACED = ("tests/browser/", "tests/test_transforms.py")

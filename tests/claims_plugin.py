@@ -73,11 +73,7 @@ class Recorder:
 
         if not session.testsfailed:
             residuals = {claim: float(f"{error:.1e}") for claim, error in sorted(self.residuals.items())}
-            result = {
-                "command": "pytest tests --record-claims FILE",
-                "machine": machine(),
-                "residuals": residuals,
-            }
+            result = {"command": "pytest tests --record-claims FILE", "machine": machine(), "residuals": residuals}
             self.file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,7 @@
 """Compile all GPU programs of the package for a GPU that is not there, under TRITON_INTERPRET=0.
 
-For each program that is launched it prints its name, registers, bytes spilled, and bytes of shared memory.
+For each program that is launched it prints its name, registers, bytes spilled, bytes of shared memory, and whether it
+multiplies by `wgmma`.
 """
 
 import re
@@ -42,7 +43,8 @@ def compiled(program, grid, *operands, **constants):
         command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(path)]
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     registers, stack = (re.search(rf"{word}:(\d+)", usage).group(1) for word in ("REG", "STACK"))
-    print(program.__name__, registers, stack, kernel.metadata.shared, flush=True)
+    multiplies = int("wgmma" in kernel.asm["ptx"])
+    print(program.__name__, registers, stack, kernel.metadata.shared, multiplies, flush=True)
 
 
 def ssd_programs(dtype, state, head_dim):
@@ -78,6 +80,20 @@ def delta_programs(dtype, state, head_dim):
 def multilevel_programs(dtype, state, head_dim):
     Q, V = torch.zeros(1, 2, 300, state, dtype=dtype), torch.zeros(1, 2, 300, head_dim, dtype=dtype)
     multilevel.multilevel_forward(Q, Q, V, [state // 2, state // 2], [512, 32])
+
+
+def optional_programs(dtype, state, head_dim):
+    """What is absent above, or of another kind."""
+    X, B = torch.zeros(1, 2, 300, head_dim, dtype=dtype, requires_grad=True), torch.zeros(1, 1, 300, state, dtype=dtype)
+    ssd.ssd_of("on_triton", X, None, B, B, None)[0].sum().backward()
+    X, B = X[:, :, :100].detach(), B[:, :, :100]
+    delta.delta_rule_of("on_triton", B, B, X, torch.zeros(1, 2, 100), None, torch.zeros(1, 2, head_dim, state))
+    X, B = (x[..., None, :].contiguous() for x in (X[:, 0], B[:, 0]))
+    options = mamba2._Options(1, (False, 0.1, 0.5), None)
+    mamba2._in_one("on_triton", options, mamba2._Tensors(X, X[..., 0], torch.zeros(1), B, B, None, None, None, None))
+    ranks = (1, 2, state - 3)  # in float32, with borders that no tile has
+    Q, V = torch.zeros(1, 2, 300, state), torch.zeros(1, 2, 300, head_dim)
+    multilevel.multilevel_forward(Q, Q, V, ranks, [450, 150, 30])
 
 
 def main(target, families, dtype, state, head_dim):

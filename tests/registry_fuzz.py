@@ -317,15 +317,8 @@ OWN = {
             "angles": one_of(None, 1),
         }
         for name in (
-            "GroupedAttention",
-            "MultiLevelAttention",
-            "SoftmaxAttention",
-            "WindowAttention",
-            "Hydra",
-            "LinearAttention",
-            "LogLinearMamba2",
-            "Mamba2",
-            "Mamba3",
+            *("GroupedAttention", "MultiLevelAttention", "SoftmaxAttention", "WindowAttention"),
+            *("Hydra", "LinearAttention", "LogLinearMamba2", "Mamba2", "Mamba3"),
         )
     },
     "GatedRMSNorm": {"channels": one_of(12)},
@@ -335,12 +328,8 @@ OWN = {
     "mqar": {"length": one_of(12), "pairs": one_of(2), "vocabulary": one_of(8), "power": one_of(0.01, 1)},
     "mqar_lookup": {"inputs": numbers(8, 12), "pairs": one_of(2)},
     "ngram_features": {"tokens": one_of(["a", "b", "a"])},
-    "series_windows": {
-        "part": of("t2", ()),
-        "begin": lambda d: torch.tensor([0, 1]),
-        "context": one_of(2),
-        "horizon": one_of(1),
-    },
+    "series_windows": {"part": of("t2", ()), "begin": one_of(torch.tensor([0, 1]))}
+    | {"context": one_of(2), "horizon": one_of(1)},
     "split_series": {"values": lambda d: torch.randn(14_400, 2, generator=d.generator)},
     "split_text": {"codes": lambda d: torch.arange(20), "part": one_of(0.1)},
     "Vocabulary": {"text": one_of("hello")},
@@ -355,32 +344,17 @@ OWN = {
 # Methods with their arguments, on an instance that fits.
 METHODS = {
     **{
-        f"{type(make(Draw(0))).__name__}.{method}": (
-            make,
-            {
-                "x": of("tp"),
-                "y": of("tp"),
-                "columns": one_of(1),
-                "dtype": one_of(None, torch.float64),
-                "device": one_of(None),
-            },
+        f"{type(MATRICES[name](Draw(0))).__name__}.{method}": (
+            MATRICES[name],
+            {"x": of("tp"), "y": of("tp"), "dtype": one_of(None, torch.float64)},
         )
-        for make in (
-            MATRICES[name]
-            for name in ("mask", "decay", "banded", "low rank", "semiseparable mask", "Fourier", "semiseparable")
-        )
+        for name in ("mask", "decay", "banded", "low rank", "semiseparable mask", "Fourier", "semiseparable")
         for method in ("matmul", "transpose_matmul", "dense")
     },
-    **{
-        f"LowRank.{method}": (
-            MATRICES["weight"],
-            {
-                "x": of("n") if method != "matmul" else of("np"),
-                "y": of("np") if method == "transpose_matmul" else of("n"),
-            },
-        )
-        for method in ("forward", "bilinear", "matmul", "transpose_matmul")
-    },
+    "LowRank.forward": (MATRICES["weight"], {"x": of("n")}),
+    "LowRank.bilinear": (MATRICES["weight"], {"x": of("n"), "y": of("n")}),
+    "LowRank.matmul": (MATRICES["weight"], {"x": of("np")}),
+    "LowRank.transpose_matmul": (MATRICES["weight"], {"y": of("np")}),
     **{f"EluPlusOne.{method}": (MATRICES["map"], {}) for method in ("query", "key", "fit")},
     "PositiveRandom.fit": (lambda d: kernel_attention.PositiveRandom(d.tensor("mn", ())), {}),
     "Semiseparable.solve": (MATRICES["semiseparable"], {"y": of("tp"), "diagonal": decays("t")}),
@@ -396,7 +370,7 @@ METHODS = {
     "Vocabulary.decode": (lambda d: data.Vocabulary("hello"), {"codes": lambda d: torch.tensor([0, 1])}),
     "BilinearAttention.forward": (lambda d: scores.BilinearAttention(4, 2).to(d.dtype), {}),
     **{
-        f"{make().__class__.__name__}.{method}": (
+        f"{type(make()).__name__}.{method}": (
             lambda d, make=make: make().to(d.dtype),
             {"x": of("d" if method == "step" else "td")},
         )

@@ -185,13 +185,7 @@ FAMILIES = [
         lambda T, t, s: torch.tensor(cmath.exp(2j * cmath.pi * t * s / T), dtype=torch.complex128),
         dtype=torch.complex128,
     ),
-    Family(
-        "low rank",
-        vectors(("T", 3), ("S", 3)),
-        lambda T, S, U, V: LowRankMask(U, V),
-        low_rank,
-        square=False,
-    ),
+    Family("low rank", vectors(("T", 3), ("S", 3)), lambda T, S, U, V: LowRankMask(U, V), low_rank, square=False),
     Family(
         "low rank ∘ causal",
         vectors(("T", 2), ("S", 2)),

@@ -1,5 +1,6 @@
 import math
 import warnings
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from smalearn._checks import (
     check_values,
     seeded,
 )
-from smalearn.testing import assert_close, random_tensors, relative_rms
+from smalearn.testing import assert_close, pairwise, random_tensors, relative_rms
 
 
 def test_sizes_are_returned_and_leading_axes_broadcast():
@@ -120,9 +121,8 @@ def strange_tensors():
 @pytest.mark.filterwarnings("ignore")  # that to make them is new, or deprecated
 def test_sparse_nested_and_quantised_tensors_are_refused():
     for kind, tensor in strange_tensors().items():
-        with pytest.raises(
-            ValueError, match=f"^f: Q must be an ordinary dense tensor, got a (torch.)?{kind.strip()} one$"
-        ):
+        message = f"^f: Q must be an ordinary dense tensor, got a (torch.)?{kind.strip()} one$"
+        with pytest.raises(ValueError, match=message):
             check_dtypes("f", {"Q": tensor})
 
 
@@ -222,6 +222,14 @@ def test_assertion():
         assert_close(x[None], x)
     with pytest.raises(AssertionError, match="error nan"):
         assert_close(x * math.nan, x)
+
+
+def test_pairwise_covers_every_pair_in_few_cases():
+    factors = {"length": [0, 1, 5, 63, 64], "kind": "abcdef", "groups": [1, 2, 4], "seen": [False, True]}
+    cases = pairwise(factors)
+    for a, b in combinations(factors, 2):
+        assert {(case[a], case[b]) for case in cases} == set(product(factors[a], factors[b]))
+    assert len(cases) == 5 * 6
 
 
 def test_random_tensors_repeat():

@@ -11,12 +11,14 @@ import re
 
 import pytest
 import torch
+from comparing import all_close
 from registry_functions import FORMS, FUNCTIONS, INF, exact
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import ShapeError
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
+pytestmark = pytest.mark.usefixtures("fresh_memory_is_not_a_number")
 DECAY = {"log_a", "A"}
 KINDS = {"mild": 37, "strong": 19, "resets": 33, "nothing": 1}  # with a length for each: of one token, primes, others
 
@@ -31,21 +33,6 @@ every_form = each()
 every_state = each(lambda form: "initial_state" in form.axes)
 every_gate = each(lambda form: DECAY & {*form.axes})
 every_reach = each(lambda form: form.reach)
-
-
-@pytest.fixture(autouse=True)
-def fresh_memory_is_not_a_number(monkeypatch):
-    """What a function forgets to write is seen."""
-
-    def filled(allocate):
-        def fill(*args, **kwargs):
-            x = allocate(*args, **kwargs)
-            return x.fill_(math.nan) if x.is_floating_point() else x
-
-        return fill
-
-    for owner, name in ((torch, "empty_like"), (torch.Tensor, "new_empty")):
-        monkeypatch.setattr(owner, name, filled(getattr(owner, name)))
 
 
 def outputs(function, given):
@@ -76,12 +63,10 @@ def check(form, given, cotangent=random_tensors, which=None):
     which = range(len(outputs(form.loop, wide))) if which is None else which
     truth, slopes = with_gradients(form.loop, wide, which, cotangent)
     if not form.differentiable:
-        for ours, theirs in zip(outputs(form.function, given), outputs(form.loop, wide), strict=True):
-            assert_close(ours, theirs, 2e-6)
+        all_close(outputs(form.function, given), outputs(form.loop, wide), 2e-6)
         return
     found, grads = with_gradients(form.function, given, which, cotangent)
-    for ours, theirs in zip(found, truth, strict=True):
-        assert_close(ours, theirs, 1e-11 if form.dtype == torch.float64 else 2e-6)
+    all_close(found, truth, 1e-11 if form.dtype == torch.float64 else 2e-6)
     for name, ours, theirs in zip([n for n, x in given.items() if x is not None], grads, slopes, strict=True):
         same_slope(name, ours, theirs, 1e-11 if form.dtype == torch.float64 else 4e-6)
 
@@ -141,10 +126,11 @@ def test_what_is_left_out(name):
         if left_out in given and left_out in parameters and parameters[left_out].default is None:
             check(form, given | {left_out: None})
             zeros = given | {left_out: 0 * given[left_out]}
-            for without, with_zeros in zip(
-                outputs(form.function, given | {left_out: None}), outputs(form.function, zeros), strict=True
-            ):
-                assert_close(without, with_zeros, 1e-6 if form.dtype == torch.float32 else 1e-12)
+            all_close(
+                outputs(form.function, given | {left_out: None}),
+                outputs(form.function, zeros),
+                1e-6 if form.dtype == torch.float32 else 1e-12,
+            )
 
 
 @every_form

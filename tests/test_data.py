@@ -24,7 +24,7 @@ def test_dot_products_count_matching_words(order):
 def test_edges():
     assert ngram_features([], 2).shape == (0, 2)
     assert torch.equal(ngram_features(["a"], 3), torch.tensor([[1.0, 0, 0]]))
-    with pytest.raises(ValueError, match="ngram_features: order must be an integer ≥ 1, got 0"):
+    with pytest.raises(ValueError, match="ngram_features: order "):
         ngram_features(["a"], 0)
 
 

@@ -99,9 +99,7 @@ def test_another_file_is_refused_and_not_kept(server, cache):
 
 
 def test_a_download_that_breaks_off_says_so(server, cache):
-    with pytest.raises(
-        ValueError, match=r"load: the download of a\.txt, expected 2000 bytes, broke off: .*1000 .*; try"
-    ):
+    with pytest.raises(ValueError, match=r"load: the download of a\.txt, expected 2000 bytes, broke off: .*1000 .*;"):
         fetch("load", public(f"{server}/half"))
     assert not list(cache.iterdir())
 
@@ -160,9 +158,7 @@ def test_pooch_keeps_what_it_would_log(server):
 
 def test_without_pooch_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(
-        ImportError, match=r'load: a\.txt needs pooch, got none; pip install "smalearn\[lab\]", or set S'
-    ):
+    with pytest.raises(ImportError, match=r'load: a\.txt needs pooch, got none; pip install "smalearn\[lab\]", or'):
         fetch("load", public())
 
 
@@ -247,9 +243,7 @@ def test_a_file_that_is_cut_off_has_no_stand_in(load, small, monkeypatch, tmp_pa
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(
-        ValueError, match="load_text: name must be one of tinyshakespeare, python topics, python prose, got 'hamlet'"
-    ):
+    with pytest.raises(ValueError, match=r"load_text: name must be one of tinyshakespeare, .* prose, got 'hamlet'"):
         load_text("hamlet")
     with pytest.raises(ValueError, match="load_series: name must be one of ETTh1, seasonal, got 'ETTh2'"):
         load_series("ETTh2")

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from oracles_ssd import DECAYS, INF, check, expected, inputs
 
 from smalearn.fast.cpu import memory, scan, ssd_cpu
-from smalearn.testing import assert_close, random_tensors, relative_rms
+from smalearn.fast.triton import ssd_tiles
+from smalearn.linear_attention import linear_attention_recomputed
+from smalearn.testing import assert_close, random_tensors
 
 
 @pytest.fixture
@@ -15,12 +17,6 @@ def small_blocks(monkeypatch):
     """Two chunks a block, so that short sequences have many blocks."""
     monkeypatch.setattr(scan, "CACHE", 1)
     monkeypatch.setattr(scan, "CHUNK_LEN", 4)
-
-
-@pytest.mark.parametrize("kind", DECAYS)
-@pytest.mark.parametrize("length", [1, 5, 31, 32, 33, 64, 97, 200])
-def test_lengths(length, kind):
-    check(inputs(length, kind))
 
 
 @pytest.mark.parametrize("kind", DECAYS)
@@ -57,15 +53,25 @@ def test_float32_keeps_its_digits(length, kind):
     check(inputs(length, kind, (2, 3), (2, 1), torch.float32, state=16, head_dim=8), 2e-6)
 
 
-def test_small_gradients_of_strong_decays_keep_their_digits():
+def recomputed(X, log_a, B, C, H):
+    return linear_attention_recomputed(C, B, X, log_a, H)
+
+
+every_form = pytest.mark.parametrize("form", [ssd_cpu, ssd_tiles, recomputed])
+
+
+@every_form
+@pytest.mark.parametrize("decay", [-20.0, -40.0])
+def test_small_gradients_of_strong_decays_keep_their_digits(form, decay):
+    """A difference of large sums, Σ_i (Q_i·dQ_i − K_i·dK_i), would lose them all."""
     X, _, B, C, H = inputs(100, "none", (), (), torch.float32)
-    check([X, torch.full((100,), -20.0), B, C, H], 2e-6)
-    log_a = torch.full((100,), -40.0, requires_grad=True)
-    (results,) = torch.autograd.grad(ssd_cpu(X, log_a, B, C)[0].sum(), log_a)
+    check([X, torch.full((100,), decay), B, C, H], 2e-6, form)
+    log_a = torch.full((100,), decay, requires_grad=True)
+    (results,) = torch.autograd.grad(form(X, log_a, B, C, None)[0].sum(), log_a)
     exact = log_a.detach().double().requires_grad_()
     (truth,) = torch.autograd.grad(expected(X, exact, B, C, None)[0].sum(), exact)
-    assert_close(results, truth, 2e-6)
-    assert 0 < truth.abs().max() < 1e-14
+    assert_close(results, truth, 3e-6)
+    assert 0 < truth.abs().max() < (1e-14 if decay < -30 else 1e-5)
 
 
 @pytest.mark.parametrize("decay", [-1.2, -1.3, -80.0])
@@ -128,7 +134,8 @@ def test_advice_leaves_large_memory_as_good_as_any(monkeypatch):
     check(inputs(2000, "mild", leading=(2,), dtype=torch.float32, state=8, head_dim=16))
 
 
-def test_constant_decay_over_a_long_sequence():
-    X, _, B, C, _ = inputs(5000, "none", dtype=torch.float32)
-    log_a = torch.full((5000,), -1e-4)
-    assert relative_rms(ssd_cpu(X, log_a, B, C)[0], expected(X, log_a, B, C, None)[0]) < 5e-6
+@every_form
+def test_constant_decay_over_a_long_sequence(form):
+    X, _, B, C, _ = inputs(3000, "none", dtype=torch.float32)
+    log_a = torch.full((3000,), -1e-4)
+    assert_close(form(X, log_a, B, C, None)[0], expected(X, log_a, B, C, None)[0], 5e-6)

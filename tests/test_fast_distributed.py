@@ -91,7 +91,7 @@ def test_traffic_is_states_and_transitions():
     assert traffic(3, 5, 4, 3, transition=9) == Traffic(2 * 5 * (12 + 9) * 4, 2 * 5 * 12 * 4)
     for name in ("ranks", "heads", "head_dim", "state", "transition", "itemsize"):
         sizes = {"ranks": 2, "heads": 5, "head_dim": 4, "state": 3} | {name: 0}
-        with pytest.raises(ValueError, match=f"traffic: {name} must be an integer ≥ 1, got 0"):
+        with pytest.raises(ValueError, match=f"traffic: {name} "):
             traffic(**sizes)
 
 
@@ -212,15 +212,15 @@ def test_arguments_are_checked():
     X, log_a, B, state = torch.zeros(4, 2), torch.zeros(4), torch.zeros(4, 3), torch.zeros(5, 2, 3)
     with pytest.raises(ValueError, match=r"distributed.ssd: log_a must be ≤ 0"):
         ssd(X, log_a + 1, B, B)
-    with pytest.raises(TypeError, match=r"distributed.ssd: log_a must be a torch.Tensor, got NoneType"):
+    with pytest.raises(TypeError, match=r"distributed.ssd: log_a "):
         ssd(X, None, B, B)
-    with pytest.raises(ValueError, match=r"distributed.delta_rule: beta must be from 0 to 2"):
+    with pytest.raises(ValueError, match=r"distributed.delta_rule: beta "):
         delta_rule(B, B, X, log_a + 3)
     message = r"distributed.\w+: initial_state has leading axes \(5,\), but the others make \(\)"
     for call in (lambda: ssd(X, log_a, B, B, state), lambda: delta_rule(B, B, X, log_a, None, state)):
         with pytest.raises(ShapeError, match=message):
             call()
-    with pytest.raises(ValueError, match=r"distributed.window: length must be an integer ≥ 0, got -1"):
+    with pytest.raises(ValueError, match=r"distributed.window: length "):
         window(X, -1)
     with pytest.raises(ShapeError, match=r"^distributed\.window: x "):
         window(X[0], 3)

@@ -300,11 +300,7 @@ ATTENTION = [
     ("every level has a rank and a block length, got 0 ranks, 0", {"ranks": (), "block_lens": ()}, ValueError),
     (r"ranks\[1\] must .* got -1", {"ranks": (5, -1)}, ValueError),
     (r"block_lens\[1\] must .* got 0", {"block_lens": (9, 0)}, ValueError),
-    (
-        r"block_lens\[1\] must divide block_lens\[0\] = 10, so that blocks nest, got 4",
-        {"block_lens": (10, 4)},
-        ValueError,
-    ),
+    (r"block_lens\[1\] must divide block_lens\[0\] = 10, so .*, got 4", {"block_lens": (10, 4)}, ValueError),
     (r"block_lens\[0\] must be ≥ T = 9, one block of all, got 8", {"block_lens": (8, 4)}, ValueError),
 ]
 

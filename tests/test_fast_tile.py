@@ -172,19 +172,11 @@ ONES = Tile(np.ones((16, 16), np.float32))
     [
         (lambda: tl.arange(0, 12), ValueError, "arange: length is 12, expected a power of two"),
         (lambda: tl.arange(0, tl.program_id(0)), TypeError, "known when the program is compiled: mark them `tl.const"),
-        (
-            lambda: tl.full((tl.program_id(0),), 0.0, tl.float32),
-            TypeError,
-            "sizes of a tile are known when the program",
-        ),
+        (lambda: tl.full((tl.program_id(0),), 0.0, tl.float32), TypeError, "sizes of a tile are known when the"),
         (lambda: tl.dot(tl.trans(ONES[None][0:]), ONES), TypeError, "a tile has no entries that one can pick"),
         (lambda: tl.dot(tl.zeros((8, 16), tl.float32), ONES), ValueError, r"dot: shapes are \(8, 16\) and \(16, 16\)"),
         (lambda: tl.dot(tl.zeros((16, 32), tl.float32), ONES), ValueError, r"expected \(m, k\) and \(k, n\)"),
-        (
-            lambda: tl.dot(ONES, ONES.to(tl.float16)),
-            TypeError,
-            r"first factor is float32, its second float16: cast one with `.to`",
-        ),
+        (lambda: tl.dot(ONES, ONES.to(tl.float16)), TypeError, r"first factor is float32, its second float16: cast"),
         (lambda: tl.exp2(HALF), TypeError, r"tl.exp2: x is float16, expected float32: x.to\(tl.float32\)"),
         (lambda: tl.exp2(np.ones(2)), TypeError, "tl.exp2: expected a tile or a number, got ndarray"),
         (lambda: tl.where(SHORT, 1.0, 0.0), TypeError, "tl.where: the condition is int32, expected a comparison"),
@@ -222,9 +214,7 @@ def test_entries_of_a_tile_cannot_be_set():
 
 def test_an_int32_that_wraps_around_is_an_error():
     rows = Tile(np.array([40_000_000], np.int32))
-    with pytest.raises(
-        TypeError, match=r"an int32 wraps around, 2560000000: tl.cast\(..., tl.int64\) before you multiply"
-    ):
+    with pytest.raises(TypeError, match=r"an int32 wraps around, 2560000000: tl.cast\(..., tl.int64\) before you"):
         rows * 64
     assert array(tl.cast(rows, tl.int64) * 64).tolist() == [2_560_000_000]
 
@@ -233,11 +223,7 @@ def test_an_int32_that_wraps_around_is_an_error():
     ("program", "error", "message"),
     [
         (lambda x: tl.load(x, other=0.0), ValueError, "`other` is for what a mask leaves out, but there is no mask"),
-        (
-            lambda x: tl.load(x, mask=tl.arange(0, 2) > 0),
-            ValueError,
-            r"mask of the load of x: shape \(2,\) does not sp",
-        ),
+        (lambda x: tl.load(x, mask=tl.arange(0, 2) > 0), ValueError, r"mask of the load of x: shape \(2,\) does not"),
         (lambda x: tl.load(x, mask=1), TypeError, "mask of the load of x: expected a comparison, got int"),
         (lambda x: tl.store(x, tl.arange(0, 2)), ValueError, r"tile that is stored in x: shape \(2,\) does not spread"),
         (lambda x: tl.load(x + 0.5), TypeError, r"x \+ offsets: offsets are float64, expected whole numbers"),

@@ -25,7 +25,7 @@ CARDS |= {"sm100": "bfloat16", "sm120": "bfloat16"}
 
 
 def compiled(target, families, dtype, state, head_dim):
-    """Name, registers, bytes spilled and bytes of shared memory of each program."""
+    """Name, registers, bytes spilled and bytes of shared memory of each program, and whether it multiplies by wgmma."""
     command = [sys.executable, str(SCRIPT), target, families, dtype, str(state), str(head_dim)]
     variables = os.environ | {"TRITON_INTERPRET": "0"}  # Triton keeps what it has compiled: a second run takes seconds
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
@@ -43,7 +43,7 @@ def test_programs_fit_the_card(target):
     delta = {"delta_rule_forward", "delta_rule_inverses"}
     ssd = {"ssd_backward_inputs", "ssd_backward_maps", "ssd_carry", "ssd_sums"}
     assert FORWARD | ssd | delta == set(names)
-    for name, registers, spilled, shared in programs:
+    for name, registers, spilled, shared, _ in programs:
         assert registers <= 255
         assert shared <= SHARED[target] * 1024, name
         assert spilled <= (600 if name in FORWARD else 6000), name  # the backward of chunks has more than fits
@@ -55,7 +55,7 @@ def test_programs_fit_the_card(target):
 def test_in_float32_programs_fit_the_card(target):
     programs = compiled(target, "ssd,step,delta,multilevel", "float32", 128, 64)
     assert {"delta_rule_forward", "delta_rule_inverses", "attend"} < {name for name, *_ in programs}
-    for name, _, spilled, shared in programs:
+    for name, _, spilled, shared, _ in programs:
         assert shared <= SHARED[target] * 1024, name
         assert spilled <= 200, name
 
@@ -66,9 +66,19 @@ def test_in_float32_programs_fit_the_card(target):
 @pytest.mark.parametrize(("families", "state"), [("ssd", LARGEST), ("multilevel", 64)])
 def test_programs_of_other_tiles_fit_the_card(target, families, state):
     """The largest state, which takes more warps or narrower tiles, and the longer tiles of narrow attention."""
-    for name, _, spilled, shared in compiled(target, families, CARDS[target], state, 64):
+    for name, _, spilled, shared, _ in compiled(target, families, CARDS[target], state, 64):
         assert shared <= SHARED[target] * 1024, name
         assert name not in FORWARD or spilled <= 600, name
+
+
+@pytest.mark.full
+@needs_triton
+def test_odd_sizes_and_options_compile():
+    """Types that change in a loop, say, no interpreter minds."""
+    programs = compiled("sm90", f"{FAMILIES},optional", "bfloat16", 24, 40)
+    assert {name for name, *_ in programs} > FORWARD
+    assert [wgmma for name, *_, wgmma in programs if name == "attend"] == [1, 0]  # in float32 there is none
+    assert max(shared for *_, shared, _ in programs) <= SHARED["sm90"] * 1024
 
 
 @pytest.fixture

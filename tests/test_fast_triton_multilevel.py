@@ -1,10 +1,6 @@
 """The GPU program of multi-level attention against all scores in float64: interpreted, compiled, on a GPU."""
 
 import itertools
-import os
-import subprocess
-import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,10 +11,11 @@ from triton_marks import needs_gpu, needs_triton
 from smalearn import fast
 from smalearn.fast import multilevel_attention
 from smalearn.fast.triton import launch, multilevel
-from smalearn.fast.triton.multilevel import multilevel_forward, multilevel_handles
+from smalearn.fast.triton.multilevel import multilevel_forward
 from smalearn.multilevel import halving_blocks, multilevel_scores
 from smalearn.testing import assert_close, pairwise, random_tensors
 
+pytestmark = pytest.mark.usefixtures("fresh_memory_is_not_a_number")
 NAN = float("nan")
 DTYPES = [torch.float32, torch.float16]
 LEVELS = {
@@ -88,13 +85,6 @@ def check_gradients(operands, ranks, block_lens):
             assert_close(ours, theirs, 3e-6 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps)
 
 
-@pytest.fixture(autouse=True)
-def not_a_number(monkeypatch):
-    """Fresh memory holds NaN: what the program forgets to write is seen."""
-    allocate = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *args, **kwargs: allocate(*args, **kwargs).fill_(NAN))
-
-
 @pytest.fixture
 def short_tiles(monkeypatch):
     """Tiles of 16 rows, so that short sequences have many."""
@@ -121,12 +111,6 @@ def as_on_a_gpu(monkeypatch, short_tiles):
     monkeypatch.setattr(fast.multilevel, "multilevel_handles", lambda Q, V: True)
     monkeypatch.setattr(fast.multilevel, "multilevel_forward", counted)
     return calls
-
-
-def test_every_pair_of_factors_is_covered():
-    for a, b in itertools.combinations(FACTORS, 2):
-        assert {(case[a], case[b]) for case in CASES} == set(itertools.product(FACTORS[a], FACTORS[b]))
-    assert len(CASES) <= 20
 
 
 @needs_triton
@@ -287,23 +271,6 @@ def test_what_the_program_does_not_cover_goes_another_way(as_on_a_gpu):
     assert not as_on_a_gpu
 
 
-@pytest.mark.parametrize("assembler", [(12, 8), (12, 9), (13, 0)])
-def test_what_it_handles(assembler, monkeypatch):
-    monkeypatch.setattr(launch, "assembler", lambda: assembler)
-
-    def like(device, dtype=torch.float32, size=64):
-        return SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(5, size))
-
-    assert multilevel_handles(like("cuda"), like("cuda")) == launch.has_triton()
-    for dtype in (torch.float16, torch.bfloat16):
-        safe = launch.has_triton() and assembler > (12, 8)
-        assert multilevel_handles(like("cuda", dtype), like("cuda", dtype)) == safe
-    assert not multilevel_handles(like("cpu"), like("cpu"))
-    assert not multilevel_handles(like("cuda", torch.float64), like("cuda", torch.float64))
-    assert not multilevel_handles(like("cuda", size=257), like("cuda"))
-    assert not multilevel_handles(like("cuda"), like("cuda", size=0))
-
-
 def test_constants(monkeypatch):
     """Levels without columns or with the same blocks are none, and so is a border that no tile crosses."""
 
@@ -337,70 +304,6 @@ def test_tiles(architecture, widest, dtype):
         assert tile * (tile + max(16, widest)) <= 32 * num_warps * 128
         shared = 2 * tile * max(16, widest) * dtype.itemsize * (num_stages + 1)
         assert shared <= (99 if architecture == "sm89" else 160) * 1024
-
-
-COMPILE = """
-import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from smalearn.fast.triton import launch, multilevel
-
-class Absent:  # a GPU that compiles and is never run
-    get_current_target = lambda self: GPUTarget("cuda", 90, 32)
-    get_current_device = lambda self: 0
-    get_current_stream = lambda self, device: 0
-
-def launched(program, grid, *operands, **constants):
-    kernel = launch.for_triton(program).warmup(*operands, grid=grid, **constants)
-    print(kernel.metadata.shared, "wgmma" in kernel.asm["ptx"])
-
-assert not launch.interprets()
-driver.set_active(Absent())
-multilevel.architecture, launch.on_triton = lambda device: "sm90", launched
-multilevel.check_triton = lambda *_: None
-for length, ranks, block_lens, dtype in (
-    (2048, (8,) * 8, [2048 >> level for level in range(8)], torch.bfloat16),
-    (1024, (32, 8, 6, 4, 4, 4, 4, 2), [1024 >> level for level in range(8)], torch.bfloat16),
-    (300, (1, 2, 5), [450, 150, 30], torch.float32),
-):
-    sizes = (4, sum(ranks)), (1, sum(ranks)), (1, 64)
-    Q, K, V = (torch.zeros(1, heads, length, size, dtype=dtype) for heads, size in sizes)
-    multilevel.multilevel_forward(Q, K, V, ranks, block_lens)
-"""
-
-
-@pytest.mark.full
-@needs_triton
-def test_tritons_compiler_takes_the_program(tmp_path):
-    """Compiled for a GPU that need not be there, with many levels inside tiles, and with borders that no tile has."""
-    variables = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", COMPILE], env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert [fast for _, fast in lines] == ["True", "True", "False"]
-    assert max(int(shared) for shared, _ in lines) < 227 * 1024  # bytes that a program may have there
-
-
-def test_errors_before_any_launch(monkeypatch):
-    Q, K, V = random_tensors([(5, 4), (5, 4), (5, 3)], dtype=torch.float32)
-    both = (2, 2), (6, 3)
-    monkeypatch.setattr(multilevel, "_launch", None)
-    monkeypatch.setattr(launch, "has_triton", lambda: False)
-    with pytest.raises(RuntimeError, match=r"multilevel_forward: Triton is missing, .* fast.multilevel_attention"):
-        multilevel_forward(Q, K, V, *both)
-    monkeypatch.setattr(launch, "has_triton", lambda: True)
-    monkeypatch.setattr(launch, "interprets", lambda: False)
-    with pytest.raises(RuntimeError, match=r"multilevel_forward: the tensors are on cpu, expected on a GPU, unless"):
-        multilevel_forward(Q, K, V, *both)
-    monkeypatch.setattr(launch, "interprets", lambda: True)
-    with pytest.raises(ValueError, match=r"multilevel_forward: Triton's interpreter is wrong in bfloat16: use float32"):
-        multilevel_forward(Q.bfloat16(), K.bfloat16(), V.bfloat16(), *both)
-    with pytest.raises(ValueError, match=r"multilevel_forward: V is torch.float64, expected torch.float32"):
-        multilevel_forward(Q.double(), K.double(), V.double(), *both)
-    with pytest.raises(ValueError, match=r"multilevel_forward: axis 'p' is 0, expected 1 to 256"):
-        multilevel_forward(Q, K, V[:, :0], *both)
-    with pytest.raises(ValueError, match=r"multilevel_forward: axis 'n' is 300, expected 1 to 256"):
-        multilevel_forward(Q.expand(5, 4).repeat(1, 75), K.repeat(1, 75), V, (300,), (6,))
 
 
 ON_A_GPU = [torch.float32, torch.float16, torch.bfloat16]

@@ -6,7 +6,7 @@ from oracles_ssd import INF, expected, inputs
 from triton_marks import needs_gpu, needs_triton
 
 from smalearn.fast.cpu import ssd_cpu
-from smalearn.fast.triton import checks, launch, ssd_step_triton_, step
+from smalearn.fast.triton import launch, ssd_step_triton_, step
 from smalearn.testing import assert_close
 
 
@@ -98,18 +98,3 @@ def test_step_after_step_is_the_sequence():
     results = torch.stack([on_tiles(x, a, b, c, state) for x, b, c, a in steps], -2)
     assert_close(results, Y, 1e-6)
     assert_close(state, last, 1e-6)
-
-
-def test_what_cannot_run_is_refused(monkeypatch):
-    x, log_a, B, C, state = one_token()
-    with pytest.raises(
-        ValueError, match=r"ssd_step_triton_: x is torch.float64, expected torch.float32, torch.float16"
-    ):
-        ssd_step_triton_(*(z.double() for z in (x, log_a, B, C, state)))
-    monkeypatch.setattr(launch, "has_triton", lambda: False)
-    with pytest.raises(RuntimeError, match="ssd_step_triton_: Triton is missing"):
-        ssd_step_triton_(x, log_a, B, C, state)
-    monkeypatch.setattr(checks, "MOST", 3)
-    step._layout.cache_clear()
-    with pytest.raises(ValueError, match="on_tiles: batch is 2 and heads are 4, expected at most 3: split the batch"):
-        on_tiles(x, log_a, B, C, state)

@@ -135,11 +135,7 @@ def test_what_does_not_fit_is_refused_by_function_and_argument(name):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (
-            lambda: softmax_attention(X, X, X, torch.full((5, 5), -math.inf).triu(1)),
-            ValueError,
-            r"passed as L\.exp\(\)",
-        ),
+        (lambda: softmax_attention(X, X, X, torch.ones(5, 5) / -0.0), ValueError, r"passed as L\.exp\(\)"),
         (lambda: initial_dt_bias(3, shortest=0), ValueError, "initial_dt_bias: steps need 0 < shortest ≤ longest"),
         (lambda: rotary_decay_mask(3, torch.ones(2), torch.ones(3)), ShapeError, "rotary_decay_mask: leading axes"),
         (lambda: rotary_decay_mask(3, 1.0, math.nan), ValueError, "rotary_decay_mask: theta must be finite, got nan"),
@@ -162,14 +158,14 @@ def test_what_does_not_fit_is_refused_by_function_and_argument(name):
             r"for one per token give k an axis of size 1: \(2, 1, 4\)$",
         ),
         (
-            lambda: Semiseparable(COMPLEX, COMPLEX, COMPLEX).dense(torch.float64),
+            lambda: Semiseparable(*3 * [COMPLEX]).dense(torch.float64),
             ValueError,
-            "Semiseparable.dense: the matrix is complex but the dtype is torch.float64",
+            "the matrix is complex but the dtype",
         ),
         (lambda: halving_blocks(2**62, 2**62), ValueError, r"halving_blocks: 4611686018427387904 levels need context"),
         (lambda: rotary_decay_mask(5, 0.5, META), ValueError, "rotary_decay_mask: theta must have values, got"),
         (lambda: scan_chunked(X, 1j * DECAY), ValueError, "scan_chunked: log_a is complex but x is torch.float32"),
-        (lambda: least_squares(X / 0, X[:, 0]), ValueError, "least_squares: X must be finite, got infinite numbers"),
+        (lambda: least_squares(X / 0, X[:, 0]), ValueError, "least_squares: X "),
         (lambda: full_rank_head(X[0], X, math.inf), ValueError, "full_rank_head: beta must be finite, got inf"),
         (lambda: BilinearAttention(4, 2, torch.nn.Linear(4, 4)), TypeError, "BilinearAttention: scoring must be a"),
         (lambda: CausalConvolution(4, 3).prefill(X, X), ShapeError, r"CausalConvolution\.prefill: conv_state has"),
@@ -178,7 +174,7 @@ def test_what_does_not_fit_is_refused_by_function_and_argument(name):
         (
             lambda: ShortConvolution(4).step(X[0], RecurrentCache(None, X)),
             TypeError,
-            r"ShortConvolution\.step: cache\.conv_state must be a torch\.Tensor, got NoneType",
+            r"cache\.conv_state must be a",
         ),
         (lambda: SoftmaxAttention(4).prefill(X, None), TypeError, r"SoftmaxAttention\.prefill: cache must be a"),
     ],
@@ -199,11 +195,7 @@ def test_tokens_and_caches_of_a_model():
         (lambda: model(tokens + 1), ValueError, r"^SequenceModel\.forward: tokens must be from 0 to 6, got another$"),
         (lambda: model(tokens - 1), ValueError, "tokens must be from 0 to 6"),
         (lambda: model.step(tokens[0], None), TypeError, r"^SequenceModel\.step: cache must be a ModelCache, got None"),
-        (
-            lambda: model.step(tokens[0], ModelCache(0, ())),
-            ShapeError,
-            r"^SequenceModel\.step: cache has 0 blocks, expected 1$",
-        ),
+        (lambda: model.step(tokens[0], ModelCache(0, ())), ShapeError, r"step: cache has 0 blocks, expected 1$"),
     ):
         with pytest.raises(error, match=message):
             call()
@@ -212,25 +204,14 @@ def test_tokens_and_caches_of_a_model():
 
 def test_outputs_fit_the_targets():
     model, tokens = model_of_tokens(), torch.zeros(3, 5, dtype=torch.long)
+    first = tokens[:, :1]
     got = r"outputs of the model have shape \(3, 5, 7\)"
     for call, error, message in (
-        (lambda: accuracy(model, tokens, tokens[:, :1]), ShapeError, rf"^accuracy: {got}, expected \(3, 1, V\)"),
-        (lambda: mean_loss(model, tokens, tokens[:, :1]), ShapeError, rf"^mean_loss: {got}, expected \(3, 1, V\)"),
-        (
-            lambda: mean_loss(model, tokens, tokens[:, :1].float(), "squared error"),
-            ShapeError,
-            rf"^mean_loss: {got}, expected \(3, 1\)",
-        ),
-        (
-            lambda: accuracy(model, tokens, tokens.float()),
-            ValueError,
-            "^accuracy: targets of logits must be integers, got",
-        ),
-        (
-            lambda: train(model, lambda step: (tokens, tokens[:, :1]), Plan(1), progress=False),
-            ShapeError,
-            rf"^train: {got}, expected \(3, 1, V\)",
-        ),
+        (lambda: accuracy(model, tokens, first), ShapeError, rf"^accuracy: {got}, expected \(3, 1, V\)"),
+        (lambda: mean_loss(model, tokens, first), ShapeError, rf"^mean_loss: {got}, expected \(3, 1, V\)"),
+        (lambda: mean_loss(model, tokens, first.float(), "squared error"), ShapeError, rf"{got}, expected \(3, 1\) "),
+        (lambda: accuracy(model, tokens, tokens.float()), ValueError, "^accuracy: targets of logits must be"),
+        (lambda: train(model, lambda _: (tokens, first), Plan(1), progress=False), ShapeError, f"^train: {got}"),
     ):
         with pytest.raises(error, match=message):
             call()

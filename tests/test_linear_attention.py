@@ -1,17 +1,14 @@
 """The oracle of linear attention, chunks of every length, and the gates that a form does not take."""
 
 import pytest
+from comparing import all_close
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles_linear_attention import linear_attention as loop
 from oracles_linear_attention import sum_of_products
 from registry_functions import FULL, KEY, TOKEN, Form
 
-from smalearn.linear_attention import (
-    linear_attention_chunked,
-    linear_attention_parallel,
-    linear_attention_recomputed,
-)
+from smalearn.linear_attention import linear_attention_chunked, linear_attention_parallel, linear_attention_recomputed
 from smalearn.testing import assert_close
 
 KINDS = ["mild", "strong", "resets", "nothing"]
@@ -34,13 +31,11 @@ def test_the_oracle_is_the_unrolled_sum_of_products():
 )
 def test_chunks_of_every_length(length, chunk_len, axes, kind):
     operands = inputs(length, axes, kind)
-    for actual, expected in zip(linear_attention_chunked(*operands, chunk_len), loop(*operands), strict=True):
-        assert_close(actual, expected)
+    all_close(linear_attention_chunked(*operands, chunk_len), loop(*operands))
     Q, K, V, log_a, state = (x.float() for x in operands)
     single = [Q.abs(), K.abs(), V.abs(), log_a, state.abs()]  # a sum that cancels would have no digits to compare
     exact = loop(*(x.double() for x in single))
-    for actual, expected in zip(linear_attention_chunked(*single, chunk_len), exact, strict=True):
-        assert_close(actual, expected)
+    all_close(linear_attention_chunked(*single, chunk_len), exact)
 
 
 @pytest.mark.parametrize(

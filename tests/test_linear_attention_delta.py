@@ -9,11 +9,7 @@ import torch
 from oracles_delta import alike, check_float32, inputs
 
 from smalearn import ShapeError
-from smalearn.linear_attention import (
-    delta_rule_chunked,
-    delta_rule_recurrent,
-    l2norm,
-)
+from smalearn.linear_attention import delta_rule_chunked, delta_rule_recurrent, l2norm
 from smalearn.testing import assert_close, random_tensors
 
 

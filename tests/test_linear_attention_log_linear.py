@@ -1,20 +1,15 @@
 """Log-linear attention: against the mask's definition, fla's, linear attention; and its binary counter of states."""
 
 import doctest
-import itertools
 import math
 
 import pytest
 import torch
+from comparing import all_close
 
 from smalearn import ShapeError
-from smalearn.linear_attention import (
-    linear_attention_recurrent,
-    log_linear,
-    log_linear_attention,
-    log_linear_step,
-)
-from smalearn.masks import HierarchicalMask, SemiseparableMask, hierarchical, level_count, level_matrix
+from smalearn.linear_attention import log_linear, log_linear_attention, log_linear_step
+from smalearn.masks import HierarchicalMask, hierarchical, level_count
 from smalearn.sma import sma_linear, sma_quadratic
 from smalearn.testing import assert_close, random_tensors
 
@@ -41,32 +36,15 @@ def decode(Q, K, V, log_a, weights):
     return torch.stack(outputs, -2) if outputs else V, states
 
 
+def test_levels_of_so_many_tokens():
+    assert [level_count(T) for T in (0, 1, 2, 3, 4, 5, 8, 9)] == [1, 1, 2, 3, 3, 4, 4, 5]
+
+
 def test_doctests():
     for module in (hierarchical, log_linear):
         results = doctest.testmod(module)
         assert results.attempted
         assert not results.failed
-
-
-def test_a_level_is_the_bit_length_of_the_xor_and_half_a_block_of_the_tree():
-    levels = level_matrix(32).tolist()
-    for t, s in itertools.product(range(32), repeat=2):
-        assert levels[t][s] == (t ^ s).bit_length()
-        joint = next(level for level in range(6) if t >> level == s >> level)  # the smallest block that holds both
-        assert levels[t][s] == joint
-    assert [level_count(T) for T in (0, 1, 2, 3, 4, 5, 8, 9)] == [1, 1, 2, 3, 3, 4, 4, 5]
-
-
-def test_a_level_is_that_of_the_fenwick_tree():
-    """Targets take off the lowest bit of their number, again and again; what lies between two of these is a bucket."""
-    levels = level_matrix(32)
-    for t in range(32):
-        stop, bits = t, [bit for bit in range(5) if t >> bit & 1]
-        for bit in bits:
-            start = stop - (1 << bit)
-            assert set(levels[t, start:stop].tolist()) == {bit + 1}
-            stop = start
-        assert stop == 0
 
 
 @pytest.mark.parametrize("chunk_len", [1, 2, 16, 64])
@@ -85,8 +63,7 @@ def test_it_is_attention_with_the_mask(T, chunk_len, leading, shared):
 def test_decoding_is_a_binary_counter(T, leading, shared):
     Q, K, V, log_a, weights = operands(T, leading, shared, level_count(T) + 1)
     Y, states = log_linear_attention(Q, K, V, log_a, weights)
-    for ours, theirs in zip(decode(Q, K, V, log_a, weights), (Y, states), strict=True):
-        assert_close(ours, theirs)
+    all_close(decode(Q, K, V, log_a, weights), (Y, states))
     for bit in range(states.shape[-3]):
         assert T >> bit & 1 or not states[..., bit, :, :].any()
 
@@ -100,37 +77,12 @@ def test_it_is_that_of_fla():
     assert_close(log_linear_attention(Q, K, V, log_a, weights)[0], expected, 1e-11)
 
 
-def test_equal_weights_leave_linear_attention():
-    Q, K, V, log_a, weights = operands(100)
-    Y, states = log_linear_attention(Q, K, V, log_a, torch.ones_like(weights))
-    expected, state = linear_attention_recurrent(Q, K, V, log_a)
-    assert_close(Y, expected)
-    assert_close(states.sum(-3), state)
-    assert_close(HierarchicalMask(log_a, torch.ones_like(weights)).dense(), SemiseparableMask(log_a).dense())
-
-
-def test_blocks_of_the_tree_have_rank_one_and_cuts_more():
-    """HODLR: each block of the tree below the diagonal has rank 1; a cut through time has up to log2(T) of them."""
-    log_a, weights = operands(64)[3:]
-    M = HierarchicalMask(log_a.clamp(min=-0.5), weights).dense(torch.float64)
-    for half in (1, 2, 4, 8, 16, 32):
-        for start in range(0, 64, 2 * half):
-            block = M[start + half : start + 2 * half, start : start + half]
-            assert torch.linalg.matrix_rank(block, rtol=1e-9) == 1
-    ranks = [int(torch.linalg.matrix_rank(M[cut:, :cut], rtol=1e-9)) for cut in range(1, 64)]
-    assert ranks[31] == 1
-    assert max(ranks) > 3
-    assert all(rank <= 6 for rank in ranks)
-
-
 def test_gradients_of_the_states():
     tensors = operands(11, grad=True)
-    for ours, theirs in zip(
+    all_close(
         torch.autograd.grad(log_linear_attention(*tensors)[1].square().sum(), tensors[1:4]),
         torch.autograd.grad(decode(*tensors)[1].square().sum(), tensors[1:4]),
-        strict=True,
-    ):
-        assert_close(ours, theirs)
+    )
 
 
 def test_errors():

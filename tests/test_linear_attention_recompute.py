@@ -64,16 +64,3 @@ def test_gradients_are_linear_attentions(gate):
     Q, K, V, dY = (x.flip(0) for x in (Q, K, V, dY))
     assert_close(dK, linear_attention_parallel(V, dY, Q, back).flip(0))
     assert_close(dV, linear_attention_parallel(K, Q, dY, back).flip(0))
-
-
-def test_small_gradients_of_strong_decays_keep_their_digits():
-    """A difference of large sums, Σ_i (Q_i·dQ_i − K_i·dK_i), would lose them all."""
-    Q, K, V = (x.requires_grad_() for x in random_tensors([(40, N), (40, N), (40, P)], dtype=torch.float32))
-    log_a = torch.full((40,), -20.0, requires_grad=True)
-    log_a_exact = log_a.detach().double().requires_grad_()
-    Y, _ = linear_attention_recomputed(Q, K, V, log_a)
-    (results,) = torch.autograd.grad(Y.sum(), log_a)
-    exact, _ = linear_attention_recurrent(Q.double(), K.double(), V.double(), log_a_exact)
-    (expected,) = torch.autograd.grad(exact.sum(), log_a_exact)
-    assert_close(results, expected, 1e-6)
-    assert 0 < expected.abs().max() < 1e-5

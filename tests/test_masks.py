@@ -55,13 +55,6 @@ def test_products_are_the_dense_products(mask, entry, leading):
     assert_close(mask.matmul(x.float()), L @ x)
 
 
-@every_mask
-def test_gradients(mask, entry):
-    x, y = random_tensors([(mask.shape[1], 2), (mask.shape[0], 2)], grad=True)
-    assert torch.autograd.gradcheck(mask.matmul, x)
-    assert torch.autograd.gradcheck(mask.transpose_matmul, y)
-
-
 @every_sparse_mask
 def test_a_sparse_product_adds_as_many_rows_as_there_are_ones(mask, entry):
     assert mask.cost(5) == 5 * int(oracle(mask, entry).sum())
@@ -81,15 +74,9 @@ def test_empty_lengths(build, shape):
     assert torch.equal(mask.transpose_matmul(torch.ones(shape[0], 2)), torch.zeros(shape[1], 2))
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: BlockDiagonalMask(4, 6, 4), "BlockDiagonalMask: source must be a multiple of blocks = 4, got 6"),
-    ],
-)
-def test_bad_arguments(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
+def test_blocks_that_do_not_fit():
+    with pytest.raises(ValueError, match="BlockDiagonalMask: source must be a multiple of blocks = 4, got 6"):
+        BlockDiagonalMask(4, 6, 4)
 
 
 def test_nonzeros_are_sorted_and_linear_in_length():

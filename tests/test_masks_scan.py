@@ -2,6 +2,7 @@
 
 import math
 
+import oracles_mixing as oracles
 import pytest
 import torch
 from hypothesis import given
@@ -56,13 +57,6 @@ def test_scans_agree_for_any_decays_and_chunks(data):
     assert_close(scan_chunked(x, log_a, data.draw(st.integers(2, 80))), expected)
     assert_close(scan_associative(x, log_a), expected)
     assert_close(decay_matrix(log_a) @ x, expected)
-
-
-def dense(log_a):
-    """The matrix by explicit products of exp(log_a), differentiable."""
-    a, T = log_a.exp(), len(log_a)
-    rows = [[a[s + 1 : t + 1].prod() if s <= t else a.new_zeros(()) for s in range(T)] for t in range(T)]
-    return torch.stack([torch.stack(row) for row in rows])
 
 
 def test_parameters_in_half_precision_are_computed_in_float32():
@@ -143,7 +137,7 @@ def test_gradient_through_resets_is_that_of_the_products(matrix):
     log_a = mixed(23).requires_grad_()
     (weight,) = random_tensors([(23, 23)])
     (outputs,) = torch.autograd.grad(matrix(log_a), log_a, weight)
-    (expected,) = torch.autograd.grad(dense(log_a), log_a, weight)
+    (expected,) = torch.autograd.grad(oracles.decays(log_a.exp()), log_a, weight)
     assert (outputs[3] == 0).all()
     assert_close(outputs, expected)
     assert torch.autograd.gradcheck(matrix, -random_tensors([(7,)])[0].abs().requires_grad_())

@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import torch
+from comparing import all_close
 
 from smalearn.models import GatedDeltaNet
 from smalearn.testing import assert_close, random_tensors
@@ -59,8 +60,7 @@ def test_it_is_that_of_hugging_face(heads, groups, N, P, conv_len, monkeypatch):
         leaf = x.clone().requires_grad_()
         y = mixer(leaf)
         results.append([y, *torch.autograd.grad((y * weights).sum(), [leaf, mixer.A_log, mixer.out_proj.weight])])
-    for pair in zip(*results, strict=True):
-        assert_close(*pair, 5e-5)  # float32, and decays of e^-16 in the gradient of A_log
+    all_close(*results, 5e-5)  # float32, and decays of e^-16 in the gradient of A_log
     with torch.no_grad():
         y = theirs(x)
         first, cache = ours.prefill(x[:, :40], ours.start(2))
@@ -79,10 +79,3 @@ def decode(mixer, x, cache):
     parts = [mixer(x[:, :70], cache=cache)]
     parts += [mixer(x[:, t : t + 1], cache=cache) for t in range(70, x.shape[1])]
     return torch.cat(parts, 1)
-
-
-def test_wrong_sizes():
-    with pytest.raises(ValueError, match="GatedDeltaNet: head_dim 5 does not divide expand·dim 12"):
-        GatedDeltaNet(12, head_dim=5)
-    with pytest.raises(ValueError, match="GatedDeltaNet: groups 2 does not divide number of heads 3"):
-        GatedDeltaNet(12, head_dim=4, groups=2)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from comparing import all_close
 from registry_models import build, mamba2_loop, sequence
 from torch.nn import functional
 
@@ -29,7 +30,7 @@ def test_operands_are_for_every_form_of_ssd(form):
 
 def test_operands_are_checked():
     for name in ("mamba2", "mamba1"):
-        with pytest.raises(ShapeError, match="operands: axis 'd' of x is 9, expected 12"):
+        with pytest.raises(ShapeError, match="operands: axis 'd'"):
             build(name).operands(torch.zeros(4, 9).double())
 
 
@@ -132,8 +133,7 @@ def same_as_hugging_face(ours, theirs):
         leaf = x.clone().requires_grad_()
         y = mixer(leaf)
         grads.append([y, *torch.autograd.grad((y * weights).sum(), [leaf, mixer.in_proj.weight, mixer.A_log])])
-    for pair in zip(*grads, strict=True):
-        assert_close(*pair)
+    all_close(*grads)
 
 
 @pytest.mark.parametrize("name", ["mamba1", "mamba2"])

@@ -12,15 +12,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils import _pytree as pytree
 
 from smalearn import ShapeError
-from smalearn.models import (
-    Block,
-    Hydra,
-    Mamba2,
-    SequenceModel,
-    SoftmaxAttention,
-    WindowAttention,
-    select_rows,
-)
+from smalearn.models import Block, Hydra, Mamba2, SequenceModel, SoftmaxAttention, WindowAttention, select_rows
 from smalearn.multilevel import FullCache, KeyCache, WindowCache
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
@@ -278,7 +270,7 @@ def test_rows_that_are_not_there():
             select_rows(cache, rows)
     with pytest.raises(ShapeError, match=r"^select_rows: expected a cache with one size at axis 0"):
         select_rows(build("mamba2").start(), torch.tensor([0]))
-    with pytest.raises(ValueError, match=r"^select_rows: axis must be an integer ≥ 0, got -1"):
+    with pytest.raises(ValueError, match=r"^select_rows: axis "):
         select_rows(cache, torch.tensor([0]), -1)
 
 

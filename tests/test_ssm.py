@@ -4,6 +4,7 @@ import math
 import oracles_mixing as oracles
 import pytest
 import torch
+from comparing import all_close
 from hypothesis import given
 from hypothesis import strategies as st
 from registry_functions import DIAGONAL, GENERAL, SCALAR, Form
@@ -21,7 +22,7 @@ from smalearn.ssm import (
     ssm_scan,
     ssm_states,
 )
-from smalearn.testing import assert_close, random_tensors, relative_rms
+from smalearn.testing import assert_close, random_tensors
 
 SHAPES = {"scalar": (), "diagonal": (3,), "general": (3, 3)}
 each_structure = pytest.mark.parametrize("structure", SHAPES)
@@ -39,8 +40,7 @@ GENERATORS = {"scalar": SCALAR, "diagonal": DIAGONAL, "general": GENERAL}
 )
 def test_scan_for_every_length(length, axes, kind):
     operands = Form(ssm_scan, axes).operands(length, (), kind).values()
-    for results, expected in zip(ssm_scan(*operands), oracles.ssm(*operands), strict=True):
-        assert_close(results, expected)
+    all_close(ssm_scan(*operands), oracles.ssm(*operands))
 
 
 @each_structure
@@ -99,20 +99,6 @@ def test_what_a_scan_costs():
     assert scan_cost(0) == scan_cost(0, "doubling") == ScanCost(0, 0)
 
 
-@pytest.mark.parametrize("method", SCANS)
-def test_scans_need_no_commutativity_only_associativity(method):
-    """Words: the combination is putting them one after another."""
-    letters = torch.arange(1, 8, dtype=torch.float64).reshape(7, 1, 1)
-    digits = torch.ones(7, 1, 1, dtype=torch.float64)
-
-    def join(earlier, later):
-        return earlier[0] * 10 ** later[1] + later[0], earlier[1] + later[1]
-
-    words, lengths = SCANS[method](join, (letters, digits))
-    assert words.flatten().tolist() == [1, 12, 123, 1234, 12345, 123456, 1234567]
-    assert lengths.flatten().tolist() == list(range(1, 8))
-
-
 # ---------------------------------------------------------------- discretisation
 
 
@@ -133,7 +119,7 @@ def integrated(dt, A, B, terms=60):
 
 
 @each_structure
-def test_zero_order_hold_is_the_power_series(structure):
+def test_zero_order_hold_is_the_power_series_and_the_formula_with_the_inverse(structure):
     dt, A, B = rates(structure)
     A_bar, B_bar = discretise_zero_order_hold(dt, A, B)
     assert A_bar.shape == A.shape
@@ -141,26 +127,7 @@ def test_zero_order_hold_is_the_power_series(structure):
         held, held_input = integrated(dt[t], as_matrix(A[t]), B[t])
         assert_close(as_matrix(A_bar[t]), held)
         assert_close(B_bar[t], held_input)
-
-
-@each_structure
-def test_zero_order_hold_is_the_formula_with_the_inverse(structure):
-    dt, A, B = rates(structure)
-    A_bar, B_bar = discretise_zero_order_hold(dt, A, B)
-    for t in range(7):
-        formula = torch.linalg.solve(as_matrix(A[t]), (as_matrix(A_bar[t]) - torch.eye(3)) @ B[t])
-        assert_close(B_bar[t], formula)
-
-
-@each_structure
-def test_two_half_steps_of_a_constant_input_are_one_step(structure):
-    dt, A, B = rates(structure)
-    A_half, B_half = discretise_zero_order_hold(dt / 2, A, B)
-    A_bar, B_bar = discretise_zero_order_hold(dt, A, B)
-    for t in range(7):
-        half = as_matrix(A_half[t])
-        assert_close(as_matrix(A_bar[t]), half @ half)
-        assert_close(B_bar[t], half @ B_half[t] + B_half[t])
+        assert_close(B_bar[t], torch.linalg.solve(as_matrix(A[t]), (held - torch.eye(3)) @ B[t]))
 
 
 @pytest.mark.parametrize("discretise", [discretise_zero_order_hold, discretise_mamba])
@@ -185,31 +152,7 @@ def test_the_trapezoid_takes_both_ends_of_a_step(structure):
         assert_close(as_matrix(A_bar[t]), held)
         assert_close(before[t], (1 - share[t]) * dt[t] * held @ (B[t - 1] if t else 0 * B[0]))
         assert_close(now[t], share[t] * dt[t] * B[t])
-    for ours, theirs in zip(
-        discretise_trapezoid(dt, A, B, torch.ones_like(dt))[::2], discretise_mamba(dt, A, B), strict=True
-    ):
-        assert_close(ours, theirs)
-
-
-def integral(share, steps):
-    """h(2) of h' = -h + sin(3 t) from h(0) = 0, in so many steps."""
-    dt = torch.full((steps,), 2 / steps, dtype=torch.float64)
-    x = torch.sin(3 * dt.cumsum(0))
-    A_bar, before, now = discretise_trapezoid(
-        dt, -torch.ones_like(dt), torch.ones_like(dt)[:, None], share * torch.ones_like(dt)
-    )
-    h = 0
-    for t in range(steps):
-        h = A_bar[t] * h + before[t, 0] * (x[t - 1] if t else 0) + now[t, 0] * x[t]
-    return h
-
-
-@pytest.mark.parametrize(("share", "order"), [(0.5, 2), (1.0, 1), (0.7, 1)])
-def test_the_trapezoid_is_of_second_order(share, order):
-    """The solution is (sin 3t - 3 cos 3t + 3 e^(-t)) / 10; half the step divides the error by 2^order."""
-    exact = (math.sin(6) - 3 * math.cos(6) + 3 * math.exp(-2)) / 10
-    errors = [abs(integral(share, steps).item() - exact) for steps in (200, 400)]
-    assert errors[0] / errors[1] == pytest.approx(2**order, rel=0.05)
+    all_close(discretise_trapezoid(dt, A, B, torch.ones_like(dt))[::2], discretise_mamba(dt, A, B))
 
 
 def test_a_singular_matrix_has_no_inverse_but_a_step():
@@ -255,31 +198,6 @@ def test_mamba_keeps_the_transition_and_simplifies_the_input(structure):
     A_bar, B_bar = discretise_mamba(dt, A, B)
     assert_close(A_bar, discretise_zero_order_hold(dt, A, B)[0])
     assert_close(B_bar, dt[:, None] * B)
-
-
-@each_structure
-def test_the_simplification_is_of_second_order_in_the_step(structure):
-    dt, A, B = rates(structure)
-    gaps = []
-    for step in (1e-2, 1e-3):
-        held, kicked = (f(step * dt, A, B)[1] for f in (discretise_zero_order_hold, discretise_mamba))
-        gaps.append((kicked - held).norm() / step**2)
-        first = torch.stack([dt[t] ** 2 * as_matrix(A[t]) @ B[t] for t in range(7)]) / 2
-        assert relative_rms((held - kicked) / step**2, first) < 10 * step
-    assert abs(math.log10(gaps[0] / gaps[1])) < 0.05
-
-
-def test_a_whole_model_against_its_solution():
-    """h' = -h + x with x = 1: both steps reach 1 - e^-t, the hold exactly, the kick with an error of order dt."""
-    errors = {}
-    for steps in (10, 100):
-        dt = torch.full((steps,), 1 / steps, dtype=torch.float64)
-        A, one = -torch.ones(steps, dtype=torch.float64), torch.ones(steps, 1, dtype=torch.float64)
-        for discretise in (discretise_zero_order_hold, discretise_mamba):
-            _, state = ssm_recurrent(one, *discretise(dt, A, one), one)
-            errors[discretise, steps] = abs(state.item() - (1 - math.exp(-1)))
-    assert errors[discretise_zero_order_hold, 10] < 1e-14
-    assert errors[discretise_mamba, 10] / errors[discretise_mamba, 100] == pytest.approx(10, rel=0.1)
 
 
 @each_structure

@@ -78,16 +78,6 @@ def test_orders_of_one_and_no_token():
     assert empty.solve(x[:0]).shape == empty.matmul(x[:0]).shape == (0, 3)
 
 
-def test_the_inverse_has_the_same_orders():
-    """Below and above the diagonal, no block of the inverse has a higher rank than in the matrix."""
-    M, _ = build("diagonal", "diagonal", 24, orders=(3, 2))
-    inverse = torch.linalg.inv(M.dense().detach())
-    for cut in range(1, 24):
-        assert torch.linalg.matrix_rank(inverse[cut:, :cut], rtol=1e-9) <= 3
-        assert torch.linalg.matrix_rank(inverse[:cut, cut:], rtol=1e-9) <= 2
-    assert torch.linalg.matrix_rank(inverse[12:, :12], rtol=1e-9) == 3
-
-
 def test_the_work_grows_with_the_length_and_no_faster():
     short, long = (build("diagonal", "diagonal", T)[0].cost(5) for T in (100, 1000))
     assert long == 10 * short

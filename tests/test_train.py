@@ -7,12 +7,11 @@ import types
 
 import pytest
 import torch
-from torch import nn
 
 from smalearn import train as module
 from smalearn.data import mqar
 from smalearn.models import Block, Mamba2, SequenceModel, ShortConvolution, SoftmaxAttention
-from smalearn.train import Plan, Record, accuracy, train, write_atomically
+from smalearn.train import Plan, train, write_atomically
 
 PLAN = Plan(steps=12, every=4)
 
@@ -176,9 +175,7 @@ def test_a_checkpoint_of_something_else_is_left_alone(tmp_path):
         (tiny(), lambda step: task(step + 1), PLAN, "task"),
         (tiny(dim=16), task, PLAN, "model"),
     ):
-        with pytest.raises(
-            ValueError, match=rf"train: .*run\.pt is of another {what}; give another file, or remove it"
-        ):
+        with pytest.raises(ValueError, match=rf"train: .*run\.pt is of another {what}; give another file, or remove"):
             train(model, other, plan, checkpoint=path)
         assert path.read_bytes() == before
 
@@ -223,22 +220,6 @@ def test_a_folder_must_exist(tmp_path):
 def test_a_plan_says_what_is_wrong(values, message):
     with pytest.raises(ValueError, match=message):
         Plan(**({"steps": 5} | values))
-
-
-def test_accuracy_counts_questions():
-    class Says(nn.Module):
-        def forward(self, inputs):
-            assert not self.training
-            return nn.functional.one_hot(inputs, 5).float()
-
-    inputs = torch.tensor([[1, 2, 3], [4, 0, 0]])
-    targets = torch.tensor([[1, 3, -100], [4, -100, -100]])
-    model = Says()
-    for batch in (1, 256):
-        assert accuracy(model, inputs, targets, batch) == 2 / 3
-    assert model.training
-    assert math.isnan(accuracy(model, inputs, torch.full_like(targets, -100)))
-    assert math.isnan(Record().accuracy)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from smalearn.data import mqar
-from smalearn.train import LOSSES, Plan, mean_loss, train
+from smalearn.train import LOSSES, Plan, Record, accuracy, mean_loss, train
 
 
 class Line(nn.Module):
@@ -62,10 +62,14 @@ def test_every_question_of_a_test_has_the_same_weight():
     model, logits = Says(), nn.functional.one_hot(inputs, 5).float()
     questions = [(b, t) for b in range(3) for t in range(3) if targets[b, t] >= 0]
     expected = -sum(logits[b, t].log_softmax(-1)[targets[b, t]].item() for b, t in questions) / len(questions)
+    right = sum(inputs[b, t].item() == targets[b, t].item() for b, t in questions) / len(questions)
     for batch in (1, 2, 256):
         assert mean_loss(model, inputs, targets, batch=batch) == pytest.approx(expected, rel=1e-6)
+        assert accuracy(model, inputs, targets, batch) == right == 3 / 4
     assert model.training
-    assert math.isnan(mean_loss(model, inputs, torch.full_like(targets, -100)))
+    for measured in (mean_loss, accuracy):
+        assert math.isnan(measured(model, inputs, torch.full_like(targets, -100)))
+    assert math.isnan(Record().accuracy)
     x, y = draw(0, 7)
     line = Line()
     for batch in (2, 256):

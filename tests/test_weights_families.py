@@ -130,25 +130,16 @@ def test_levels_fit_a_matrix_of_levels_better_than_low_rank_of_equal_cost():
     assert relative_rms(fitted.dense(), M) < 0.1 < 0.3 < relative_rms(LowRank.from_dense(M, 4).dense(), M)
 
 
-@every_case
+SETTINGS = {Monarch: ["sizes"], Kronecker: ["sizes"], BlockTensorTrain: ["sizes", "rank"], LowRank: ["rank"]}
+SETTINGS |= {BlockDiagonal: ["blocks"], BlockLowRank: ["blocks", "rank"], Butterfly: []}
+FITTED = [case for case in CASES if case.family in SETTINGS]  # the fit of several levels has tests of its own
+
+
+@pytest.mark.parametrize("case", FITTED, ids=repr)
 def test_what_is_of_a_family_is_found_again(case):
     weight = case.random(5, F64)
     M = weight.dense().detach()
-    match weight:
-        case Monarch() | Kronecker():
-            fitted = type(weight).from_dense(M, weight.sizes)
-        case BlockTensorTrain():
-            fitted = BlockTensorTrain.from_dense(M, weight.sizes, weight.rank)
-        case LowRank():
-            fitted = LowRank.from_dense(M, weight.rank)
-        case BlockDiagonal():
-            fitted = BlockDiagonal.from_dense(M, weight.blocks)
-        case BlockLowRank():
-            fitted = BlockLowRank.from_dense(M, weight.blocks, weight.rank)
-        case Butterfly():
-            fitted = Butterfly.from_dense(M)
-        case _:
-            return  # the fit of several levels has tests of its own
+    fitted = case.family.from_dense(M, *(getattr(weight, name) for name in SETTINGS[case.family]))
     assert_close(fitted.dense(), M)
     assert all(x.is_leaf and x.requires_grad for x in fitted.parameters())
 
@@ -201,17 +192,6 @@ def test_fits_keep_the_dtype(dtype):
     ):
         assert {factor.dtype for factor in weight.parameters()} == {dtype}
         assert relative_rms(weight.dense(), M) < 2 * torch.finfo(dtype).eps
-
-
-def test_heads_are_one_train_with_more_blocks():
-    a, b, c, d, s, heads = 3, 4, 2, 6, 2, 5
-    apart = [BlockTensorTrain.random((a, b, c, d), s, seed, F64) for seed in range(heads)]
-    L = torch.cat([weight.L.detach() for weight in apart])
-    R = torch.cat([weight.R.detach() for weight in apart], 2)
-    together = BlockTensorTrain(L, R)
-    x = normal(7, c * d)
-    split = together(x).unflatten(-1, (a, heads, b)).transpose(1, 2).flatten(2)
-    assert_close(split, torch.stack([weight(x) for weight in apart], 1))
 
 
 # Who contains whom
@@ -267,9 +247,8 @@ def test_a_contraction_of_a_train_has_the_sizes_of_appendix_c():
 def test_a_sum_of_both_kinds_is_a_contraction():
     train = as_mlbtc(BlockTensorTrain.random((3, 4, 2, 6), 1, 0, F64))
     levels = as_mlbtc(MultiLevelLowRank.random((12, 12), (1, 1), (1, 3), 0, F64))
-    kinds = [
-        Level(w.rows[i], w.columns[i], *w._orders(i), alpha) for w, i, alpha in ((train, 0, 2.0), (levels, 1, 0.5))
-    ]
+    parts = (train, 0, 2.0), (levels, 1, 0.5)
+    kinds = [Level(w.rows[i], w.columns[i], *w._orders(i), alpha) for w, i, alpha in parts]
     both = MultiLevelBlockTensorContraction([train.L[0], levels.L[1]], [train.R[0], levels.R[1]], kinds)
     second = levels.dense() - levels.L[0] @ levels.R[0].mT
     assert_close(both.dense(), 2 * train.dense() + 0.5 * second)
@@ -342,7 +321,8 @@ def test_repr_shows_settings_and_factors():
 # Errors
 
 O = torch.ones  # noqa: E741
-NAME = "MultiLevelBlockTensorContraction"
+as_contraction = MultiLevelBlockTensorContraction
+NAME = as_contraction.__name__
 
 
 def contraction(L=(4, 2), R=(6, 2), rows=(2, 2), columns=(3, 3), **fixed):
@@ -352,27 +332,15 @@ def contraction(L=(4, 2), R=(6, 2), rows=(2, 2), columns=(3, 3), **fixed):
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (
-            lambda: BlockDiagonal.random(12, 18, 4, 0),
-            ValueError,
-            "BlockDiagonal.random: blocks must divide m = 12 and n = 18, got 4; what fits: 1, 2, 3, 6",
-        ),
+        (lambda: BlockDiagonal.random(12, 18, 4, 0), ValueError, "m = 12 and n = 18, got 4; what fits: 1, 2, 3, 6$"),
         (lambda: BlockDiagonal.random(2, 2, True, 0), ValueError, "m = 2 and n = 2, got True; what fits: 1, 2"),
         (lambda: BlockDiagonal.from_dense(O(5, 7), 5), ValueError, "m = 5 and n = 7, got 5; what fits: 1$"),
         (lambda: BlockLowRank.random(4, 4, 3, 1, 0), ValueError, "BlockLowRank.random: blocks must divide m = 4"),
         (lambda: BlockLowRank.from_dense(O(4, 4), 0, 1), ValueError, "from_dense: blocks must divide m = 4 and n = 4"),
         (lambda: BlockTensorTrain.random((3, 4, 2), 1, 0), ValueError, r"random: sizes must be \(a, b, c, d\), got"),
         (lambda: BlockTensorTrain.random((3, 4, 2, 2), 0, 0), ValueError, "BlockTensorTrain.random: rank must be an"),
-        (
-            lambda: BlockTensorTrain.from_dense(O(12, 12), (5, 3, 3, 4), 1),
-            ValueError,
-            r"BlockTensorTrain.from_dense: \(a, b\) must multiply to 12, got \(5, 3\); what fits: \(1, 12\), \(2, 6\)",
-        ),
-        (
-            lambda: Monarch.from_dense(O(4, 7), (2, 2, 2, 3)),
-            ValueError,
-            r"Monarch.from_dense: \(c, d\) must multiply to 7, got \(2, 3\); what fits: \(1, 7\), \(7, 1\)$",
-        ),
+        (lambda: BlockTensorTrain.from_dense(O(6, 6), (5, 3, 2, 3), 1), ValueError, r"from_dense: \(a, b\) must mul"),
+        (lambda: Monarch.from_dense(O(4, 7), (2, 2, 2, 3)), ValueError, r"what fits: \(1, 7\), \(7, 1\)$"),
         (lambda: Monarch(O(4, 3, 2, 2), O(2, 6, 4, 2)), ShapeError, "Monarch: axis 's' must be 1, got 2; use"),
         (lambda: Kronecker.from_dense(O(4, 4), (2, 2, 3, 1)), ValueError, r"\(c, d\) must multiply to 4, got \(3, 1\)"),
         (lambda: Butterfly(O(0, 0, 2, 2)), ShapeError, r"with k ≥ 1, got shape \(0, 0, 2, 2\)"),
@@ -383,27 +351,19 @@ def contraction(L=(4, 2), R=(6, 2), rows=(2, 2), columns=(3, 3), **fixed):
         (lambda: MultiLevelLowRank(O(4, 3), O(4, 3), (1, 1), (1, 2)), ShapeError, "MultiLevelLowRank: axis 'r' of L"),
         (lambda: MultiLevelLowRank.random((4, 4), (1,), (1, 2), 0), ValueError, "MultiLevelLowRank.random: every"),
         (lambda: MultiLevelLowRank.random((4, 4), (), (), 0), ValueError, "every level has a rank and blocks, got 0"),
-        (
-            lambda: MultiLevelLowRank.random((4, 6), (1, 1), (1, 4), 0),
-            ValueError,
-            r"MultiLevelLowRank.random: blocks\[1\] must divide m = 4 and n = 6, got 4; what fits: 1, 2",
-        ),
-        (
-            lambda: MultiLevelLowRank.from_dense(O(5, 7), (1,), [([2, 2], [3, 4])]),
-            ValueError,
-            r"blocks\[0\] needs sizes ≥ 1 of as many rows as columns, in all 5 and 7, got \[2, 2\] and",
-        ),
+        (lambda: MultiLevelLowRank.random((4, 6), (1, 1), (1, 4), 0), ValueError, r"random: blocks\[1\] must divide m"),
+        (lambda: MultiLevelLowRank.from_dense(O(5, 7), (1,), [([2, 2], [3, 4])]), ValueError, r"blocks\[0\] needs siz"),
         (lambda: MultiLevelLowRank.random((5, 7), (1,), [([5], [3, 4])], 0), ValueError, r"got \[5\] and \[3, 4\]"),
         (lambda: MultiLevelLowRank.random((5, 7), (1,), [([5, 0], [3, 4])], 0), ValueError, r"got \[5, 0\] and \[3, 4"),
-        (lambda: MultiLevelLowRank.random((4, 4), (0,), (1,), 0), ValueError, r"ranks\[0\] must be an integer ≥ 1"),
-        (lambda: MultiLevelLowRank.random((0, 4), (1,), (1,), 0), ValueError, "random: m must be an integer ≥ 1, got"),
+        (lambda: MultiLevelLowRank.random((4, 4), (0,), (1,), 0), ValueError, r"MultiLevelLowRank.random: ranks\[0\] "),
+        (lambda: MultiLevelLowRank.random((0, 4), (1,), (1,), 0), ValueError, "MultiLevelLowRank.random: m "),
         (lambda: MultiLevelLowRank.from_dense(O(4, 4), (1,), (1,), 0), ValueError, "MultiLevelLowRank.from_dense"),
-        (lambda: MultiLevelBlockTensorContraction([O(4, 2)], [], []), ValueError, f"{NAME}: L, R and levels need one"),
-        (lambda: MultiLevelBlockTensorContraction([], [], []), ValueError, "entry for every level, got 0, 0 and 0"),
+        (lambda: as_contraction([O(4, 2)], [], []), ValueError, f"{NAME}: L, R and levels need one"),
+        (lambda: as_contraction([], [], []), ValueError, "entry for every level, got 0, 0 and 0"),
         (
-            lambda: MultiLevelBlockTensorContraction([O(4, 1), O(5, 1)], [O(6, 1)] * 2, [Level((4,), (6,))] * 2),
+            lambda: as_contraction([O(4, 1), O(5, 1)], [O(6, 1)] * 2, [Level((4,), (6,))] * 2),
             ShapeError,
-            rf"{NAME}: .* L\[1\]",
+            r": .* L\[1\]",
         ),
         (lambda: contraction(rows=(2, 1)), ShapeError, rf"{NAME}: rows of levels\[0\] must sum to 4, got \(2, 1\)"),
         (lambda: contraction(columns=(6, 0)), ShapeError, r"columns of levels\[0\] must sum to 6, got \(6, 0\)"),

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from benchmarks import implementation, multilevel, ssd
+from benchmarks import device, implementation, multilevel, ssd
 from benchmarks.implementation import Run
 
 
@@ -26,3 +26,9 @@ def here(monkeypatch):
     monkeypatch.setattr(implementation, "alone", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(ssd, "GEMM", 32)
     monkeypatch.setattr(multilevel, "LOOPS", {130: 3})
+
+
+@pytest.fixture
+def judged_anew():
+    """No verdict of another test counts."""
+    device.forget()

@@ -15,14 +15,7 @@ import pytest
 import torch
 
 import benchmarks as bench
-from benchmarks import (
-    bilinear,
-    masks,
-    records,
-    report,
-    ssd,
-    training,
-)
+from benchmarks import bilinear, masks, records, report, ssd, training
 from benchmarks import contest as contests
 from benchmarks.contest import checked, contest, every_kth, judge, unchecked
 from benchmarks.problem import Problem

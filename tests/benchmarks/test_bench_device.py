@@ -21,6 +21,7 @@ from smalearn.fast.triton import launch, ssd_tiles
 from smalearn.ssd import ssd_recurrent
 from smalearn.testing import assert_close
 
+pytestmark = pytest.mark.usefixtures("judged_anew")
 TINY = device_ssd.TINY[0]
 PEERS = {one.name: one for one in (*SSD, *GLA, *LAYERS, *STEPS)}
 RATES = {"copy": 1e9, "gemm": 1e12}
@@ -31,12 +32,6 @@ def entries(*implementations, problem=TINY, rounds=1):
     """What a comparison says of implementations in each way."""
     parts = device.measure(problem, implementations, floor(work(problem), RATES), rounds)
     return [part["contestants"] for part in parts]
-
-
-@pytest.fixture(autouse=True)
-def judged_anew():
-    """No verdict of another test counts."""
-    device.forget()
 
 
 # The whole

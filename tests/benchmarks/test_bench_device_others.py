@@ -19,16 +19,11 @@ from smalearn.fast.triton import delta_rule_tiles, launch
 from smalearn.multilevel import halving_blocks, score_macs
 from smalearn.testing import assert_close, relative_rms
 
+pytestmark = pytest.mark.usefixtures("judged_anew")
 MODULES = {"delta-rule": device_delta_rule, "multilevel": device_multilevel, "ssd": device_ssd}
 TINY_DELTA, TINY_LEVELS = device_delta_rule.TINY[0], device_multilevel.TINY[0]
 ENTRANTS = {"delta-rule": device_delta_rule.DELTA_RULE, "multilevel": device_multilevel.ATTENTIONS}
 H200 = {"name": "NVIDIA H200"}
-
-
-@pytest.fixture(autouse=True)
-def judged_anew():
-    """No verdict of another test counts."""
-    device.forget()
 
 
 # The whole
@@ -166,9 +161,7 @@ def test_a_stopped_record_says_the_device(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setitem(
-        bench.DEVICE_BENCHMARKS,
-        "multilevel",
-        lambda on, keep: device.record("multilevel", on, 2, stop, list),
+        bench.DEVICE_BENCHMARKS, "multilevel", lambda on, keep: device.record("multilevel", on, 2, stop, list)
     )
     result = bench.run("multilevel", "cpu")
     assert result["finished"] == [{"problem": "p"}]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from comparing import all_close
 
 from benchmarks import multilevel
 from benchmarks.implementation import Run, compare
@@ -27,8 +28,7 @@ def test_the_definition_is_attention_with_its_gradients(monkeypatch):
         leaves = [x.clone().requires_grad_() for x in (Q, K, V)]
         Y = form(*leaves)
         answers.append([Y, *torch.autograd.grad(Y, leaves, dY)])
-    for answer, reference in zip(*answers, strict=True):
-        assert_close(answer, reference, 1e-11)
+    all_close(*answers, tolerance=1e-11)
 
 
 @pytest.mark.parametrize("one", ATTENTIONS, ids=NAMES)
@@ -37,8 +37,7 @@ def test_implementations_compute_what_their_name_says(one, length):
     problem = replace(PROBLEM, length=length, heads=2, backward=True, dtype=torch.float64)
     assert one.name == NAMES[ATTENTIONS.index(one)]
     assert one.exact.args == (RANKS.get(one.name, (8,) * 8),)
-    for answer, reference in zip(Run(one, problem).both(), problem.oracle(one.exact), strict=True):
-        assert_close(answer, reference, 1e-11)
+    all_close(Run(one, problem).both(), problem.oracle(one.exact), 1e-11)
 
 
 def test_a_comparison_has_costs_of_scores(here):
