@@ -38,7 +38,6 @@ def multilevel(ranks, block_lens):
     return start, lambda Q, K, V, *since: levels(Q, K, V, ranks, block_lens, *since)
 
 
-FULL = levels((6,), (33,))[1]
 # name -> how a cache starts, and the attention that it continues
 CACHES = {
     "levels": multilevel((2, 2, 1, 1), (32, 16, 8, 4)),
