@@ -20,7 +20,7 @@ INK, GREY, PALE, PAPER = "#222222", "#777777", "#d9d9d9", "#ffffff"
 POSITIVE, NEGATIVE = ["#9ecae8", "#0072b2"], ["#f8c491", "#b34e00"]
 # A wheel carries the assets inside the package, a checkout beside it.
 STYLES = [Path(__file__).parents[up] / "assets" / "smalearn.mplstyle" for up in (2, 3)]
-SIGNED = 32  # so many numbers a row have signs that can be seen
+LEAST = 5  # points of a cell in which a stroke can be seen
 DOTS = {"hatch": "..", "edgecolor": "#b8b8b8", "linewidth": 0}
 # Pictures are drawn on white. On a dark page light and dark change places and hues stay: one file suits both.
 DARK = """<style>
@@ -69,17 +69,17 @@ def colours(signed: bool) -> Colormap:
 
 
 def show_numbers(ax: Axes, numbers: np.ndarray, scale: Normalize | float, aspect: str = "equal") -> AxesImage:
-    """Colour numbers (T, S): dots for those exactly zero; a stroke on negative ones, where there are few, as a sign."""
+    """Colour numbers (T, S): dots for those exactly zero; a stroke on negative ones as a sign, where there is room."""
     import numpy as np
     from matplotlib.colors import Normalize
 
     norm = scale if isinstance(scale, Normalize) else Normalize(-scale, scale)
     ax.patch.set(facecolor=PAPER, **DOTS)
     image = ax.imshow(np.ma.masked_equal(numbers, 0), colours(norm.vmin < 0), norm, aspect=aspect)
-    if max(numbers.shape) <= SIGNED:
+    wide = ax.bbox.width / numbers.shape[1] * 72 / ax.figure.dpi  # of a cell, in points
+    if wide >= LEAST:
         t, s = np.nonzero(np.ma.filled(numbers, 0) < 0)
-        long = min(0.25 * ax.bbox.width / numbers.shape[1], 6) * 72 / ax.figure.dpi
-        ax.scatter(s, t, long**2, INK, marker="_", linewidths=0.9)
+        ax.scatter(s, t, min(0.25 * wide, 4) ** 2, INK, marker="_", linewidths=0.9)
     return image
 
 
