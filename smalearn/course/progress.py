@@ -33,14 +33,7 @@ def step(what: str) -> None:
 
 
 def try_to_write(folder: Path) -> None:
-    """Write to a folder, and leave nothing there.
-
-    Args:
-        folder: one that exists.
-
-    Raises:
-        OSError: that cannot be done; it names the folder.
-    """
+    """Write to a folder that exists, and leave nothing there; an OSError names it where that cannot be done."""
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:

@@ -7,12 +7,11 @@ import torch
 from demos import demo
 
 from smalearn.course.exercises import evaluate
-from smalearn.course.exercises.conditions import condition, excess
 from smalearn.course.exercises.core import registry
 from smalearn.course.exercises.origin import origin
 from smalearn.course.exercises.probes import probe, zero
-from smalearn.course.exercises.regions import region
 from smalearn.course.exercises.responses import growth, response
+from smalearn.course.exercises.sizes import excess
 
 
 def fading(x, a):
@@ -103,32 +102,6 @@ def pairs(length, block):
 
 
 PAIRS = demo(pairs, lambda randn: [(4, 2), (5, 2), (6, 3), (7, 3), (9, 3), (8, 4)])
-
-
-def test_condition():
-    """What the wrong cases have in common: here, that the last block is not full."""
-
-    def whole(length, block):
-        return length // block * block * (block + 1) // 2
-
-    said = "your answer is wrong in every case where length is no multiple of block, and right in every other"
-    assert evaluate(PAIRS, whole).sign == said
-    assert condition(("n",), [(1,), (2,), (1,), (3,)], [1, 3]).startswith(
-        "your answer is wrong in every case where n is"
-    )
-    assert condition(("n",), [(1,), (2,), (3,), (3,)], [1, 3]) is None
-    assert condition(("n",), [(1,), (2,), (3,)], [0, 1, 2]) is None
-
-
-def test_an_oblong_answer_has_no_diagonal():
-    """Its last rows are wrong, and all of these lie below what a diagonal would be."""
-    pairs = []
-    for seed in range(3):
-        target = torch.randn(6, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        answer = target.clone()
-        answer[4:] += 1
-        pairs.append((answer, target))
-    assert region(pairs) is None
 
 
 def test_growth():

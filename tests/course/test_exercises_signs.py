@@ -62,24 +62,8 @@ def late(L):
         (lambda L, *_: L.diff(dim=0, prepend=L.new_zeros(1, len(L))), "its running sum is right"),
         (lambda L, *_: torch.cat([L[:1], 0 * L[1:]]), "only the first place along axis 0 is filled in your answer"),
         (lambda L, *_: 1 / L, "1 divided by your answer is right"),
-        (lambda L, *_: L + torch.eye(len(L)), "your answer is right but for the diagonal"),
-        (
-            lambda L, *_: L + torch.ones(len(L), len(L)).triu(1),
-            "right but for what lies above the diagonal",
-        ),
-        (lambda L, *_: torch.cat([L[:1] + 1, L[1:]]), "your answer is right but for the first row"),
-        (lambda L, *_: torch.cat([L[:-1], L[-1:] + 1]), "your answer is right but for the last row"),
-        (
-            lambda L, *_: torch.cat([L[:-1], 0 * L[-1:]]),
-            "right but for the last row, which it leaves at 0",
-        ),
-        (lambda L, *_: (L + 0.3).tanh(), "the rows of the right answer sum to 1, yours do not"),
-        (lambda L, Q, K, gamma: weigh(K, Q, gamma), "your answer would be right if Q and K were exchanged"),
-        (lambda L, Q, K, gamma: weigh(Q, K, gamma**2), "your answer would be right if gamma were squared"),
-        (lambda L, Q, K, gamma: weigh(Q, late(K), gamma), "your answer would be right if K came one place later"),
         (lambda L, *_: torch.tanh(L) / torch.tanh(L).sum(-1, keepdim=True), None),
         (lambda L, *_: L * (2 if len(L) > 3 else 1), "your answer is 2 times the right one, in every wrong case"),
-        (lambda L, *_: L + torch.eye(len(L)).double()[-1][:, None], "your answer is right but for the last row"),
         (lambda L, Q, *_: (Q, L), "item 1 of yours is the answer: return it alone"),
         (lambda L, *_: 2 * L if len(L) < 7 else L[99], None),  # of what raises nothing is said
     ],
@@ -189,11 +173,3 @@ def test_an_accident_in_a_small_case_is_no_sign():
         return L.mT if len(Q) < 5 else L.tanh() / L.tanh().sum(-1, keepdim=True)
 
     assert "transpose" not in evaluate(WEIGHTS, attempt).sign
-
-
-def test_one_head_alone():
-    """The others repeat the first, as after a forgotten axis."""
-    cases = both((3, 1, 2), (3, 4, 2), (3, 5, 2), (3, 7, 2))
-    heads = dataclasses.replace(ROWS, cases=cases, oracle=lambda Q, K: Q * K)
-    result = evaluate(heads, lambda Q, K: (Q * K)[:1].expand(3, -1, -1))
-    assert result.sign == "your answer is right at index 0 of its first axis, and wrong at the others"

@@ -23,7 +23,6 @@ from smalearn.course.exercises.compare import (
     kind,
     sentence_case,
 )
-from smalearn.course.exercises.conditions import condition
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.forms import leading_axes
 from smalearn.course.exercises.gradients import as_trained, gradient_of, gradient_problem
@@ -32,7 +31,6 @@ from smalearn.course.exercises.probes import hole, probe, zero
 from smalearn.course.exercises.responses import growth, response
 from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.signs import amount, sign
-from smalearn.course.exercises.variants import variant
 from smalearn.course.exercises.way import LENGTHS, measure
 
 __all__ = ["AnswerKey", "Result", "evaluate"]
@@ -64,17 +62,8 @@ class Result:
 def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = LIMIT) -> Result:
     """Run an attempt on all cases of an exercise and say what is wrong with it; shows nothing.
 
-    Args:
-        exercise: what is attempted.
-        attempt: the learner's function; whatever it does, nothing is raised.
-        seed: of the cases' random data.
-        limit: seconds for all cases together.
-
-    Returns:
-        The outcome, and for the smallest failing case why it fails.
-
-    Raises:
-        KeyboardInterrupt: the learner stopped the check.
+    Whatever the attempt does, nothing is raised but the learner's own KeyboardInterrupt. All cases, of random data with
+    the `seed`, have `limit` seconds together.
     """
     key = AnswerKey(exercise, seed)
     unusable = _unusable(exercise, attempt, key.cases)
@@ -94,17 +83,14 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
 
 
 def _looked_at(exercise: Exercise, attempt: Callable, key: "AnswerKey", calls: list[Call], result: Result):
-    """What an attempt does with other arguments, in which cases it is wrong, or where its NaNs come from."""
+    """What an attempt does with other arguments, or where its NaNs come from."""
     try:
         if not result.problem.in_form:
             found = hole(exercise, attempt, key.seed, result.case - 1) or result.sign
             return found or origin(attempt, key.cases[result.case - 1])
-        wrong = [k for k, verdict in enumerate(key.verdicts(calls)) if verdict]
-        failing = {k + 1: key.cases[k] for k in wrong}
-        if found := probe(exercise, attempt, key.seed) or response(exercise, attempt, failing):
-            return found
-        found = condition(exercise.names, key.cases, wrong) or growth(exercise, attempt, failing)
-        return found or zero(exercise, attempt, key.seed)
+        failing = {k + 1: key.cases[k] for k, verdict in enumerate(key.verdicts(calls)) if verdict}
+        found = probe(exercise, attempt, key.seed) or response(exercise, attempt, failing)
+        return found or growth(exercise, attempt, failing) or zero(exercise, attempt, key.seed)
     except Exception:  # an answer may be anything, 10**400 say: then nothing more is said of it
         return result.sign
 
@@ -240,7 +226,6 @@ class AnswerKey:
                 return found
             with up_to(self.exercise.tolerance):
                 found = sign(self.exercise, self.cases, self.targets, answers)
-            found = found or variant(self.exercise, self.cases, self.targets, answers)
             return found or amount(self.exercise, self.cases, self.targets, answers)
         except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
             return None

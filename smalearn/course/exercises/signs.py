@@ -11,11 +11,9 @@ import torch
 
 from smalearn.course.exercises.agree import CLOSE, equal, has_content, numeric, same
 from smalearn.course.exercises.compare import elements
-from smalearn.course.exercises.conditions import excess
 from smalearn.course.exercises.core import Exercise
-from smalearn.course.exercises.counterfactual import counterfactual
 from smalearn.course.exercises.forms import item_alone, other_order
-from smalearn.course.exercises.regions import region
+from smalearn.course.exercises.sizes import excess
 
 __all__ = ["amount", "sign"]
 
@@ -45,15 +43,8 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
         return where + "your answer is 0 everywhere"
     if all(_nearly(*pair) for pair in chosen) and any(b.any() for _, b in chosen):  # 1e-9 for 0 is no matter of digits
         return where + (ROUNDED if _all(chosen, _rounded) else LOST)
-    for found in (
-        _factor(names, [cases[k] for k in wrong], chosen),
-        _relation(chosen),
-        counterfactual(names, exercise.oracle, cases, targets, answers, wrong),
-        region(chosen),
-    ):
-        if found:
-            return where + found
-    return None
+    found = _factor(names, [cases[k] for k in wrong], chosen) or _relation(chosen)
+    return found and where + found
 
 
 def amount(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequence) -> str | None:

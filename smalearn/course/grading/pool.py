@@ -42,21 +42,11 @@ def grade(
     jobs: int | None = None,
     seed: int = 1,
 ) -> Iterator[Row]:
-    """Grade notebooks, each in a process of its own.
+    """Grade notebooks, each in a process of its own; yield a row for each file as they are finished.
 
-    Args:
-        submissions: what `read` found in the files.
-        exercises: id -> exercise, each after those whose functions it may call.
-        box: in which they run; `opened` makes one.
-        limits: of each notebook.
-        jobs: notebooks at a time; where None four, or as many as there are cores if these are fewer.
-        seed: of the cases' random data; `check` says that its own is 0.
-
-    Yields:
-        A row for each file, as they are finished. Closed before the end, it ends what still runs.
-
-    Raises:
-        ValueError: the arguments of an exercise cannot be sent to another process, or its oracle fails.
+    Exercises stand after those whose functions they may call. Without `jobs` there are four notebooks at a time, or as
+    many as there are cores if these are fewer. The `seed` of `check` is 0. Closed before the end, it ends what still
+    runs. A ValueError says that arguments of an exercise cannot be sent to another process, or that its oracle fails.
     """
     course = Course(exercises, box, limits or Limits(), seed)
     with ThreadPoolExecutor(jobs or min(4, os.cpu_count() or 1)) as pool:

@@ -34,39 +34,21 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Claim:
-    """Claim of a source, and what the course makes of it.
+    """Claim of a source, and what the course makes of it."""
 
-    Args:
-        id: the source's number and a short name, "000:eq10".
-        source: where it stands.
-        statement: what is claimed.
-        check: what its tests demand.
-        chapter: number of the chapter that derives it, or letter of the appendix.
-        where: id of the cell there that derives it; "" until the chapter has it.
-        section: heading above that cell.
-        verdict: of an experiment: "reproduced in small", "not reproduced", "contradicted in small" or "another task";
-            "" for what is no experiment.
-        erratum: what is wrong or missing in the source; "" if nothing is.
-        nature: of the erratum: "error" of the text, "gap", "draft", "code differs" or "remark".
-        tests: names of the tests that pin it; none while it is planned.
-        functions: what these tests are about, by dotted name.
-        residual: the largest relative error that the tests met when last recorded; None if that has not been
-            recorded, or if they measure none.
-    """
-
-    id: str
-    source: str
+    id: str  # the source's number and a short name, "000:eq10"
+    source: str  # where it stands
     statement: str
-    check: str
-    chapter: str
-    where: str
-    section: str
-    verdict: str
-    erratum: str
-    nature: str
-    tests: tuple[str, ...]
-    functions: tuple[str, ...]
-    residual: float | None
+    check: str  # what its tests demand
+    chapter: str  # number of the one that derives it, or letter of the appendix
+    where: str  # id of the cell there that derives it; "" until the chapter has it
+    section: str  # heading above that cell
+    verdict: str  # of an experiment, "reproduced in small" say; "" for what is none
+    erratum: str  # what is wrong or missing in the source
+    nature: str  # of the erratum: a key of the table above
+    tests: tuple[str, ...]  # names; none while it is planned
+    functions: tuple[str, ...]  # what these tests are about, by dotted name
+    residual: float | None  # the largest relative error that they met when last recorded, if they measure one
 
 
 def claims(course: Path) -> list[Claim]:

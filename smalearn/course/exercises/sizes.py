@@ -1,4 +1,4 @@
-"""What the cases in which an answer is wrong have in common, and by which product of sizes a number is off."""
+"""By which product of sizes a number is off."""
 
 import itertools
 import math
@@ -8,25 +8,9 @@ import torch
 
 from smalearn.course.exercises.agree import CLOSE
 
-__all__ = ["condition", "excess"]
+__all__ = ["excess"]
 
-LEAST = 2  # cases on each side of a condition
-MANY = 3  # the same for a size of a tensor, or a comparison
 DIFFERENT = 3  # amounts by which a number is off: fewer agree by accident
-
-
-def condition(names: Sequence[str], cases: Sequence[tuple], wrong: Sequence[int]) -> str | None:
-    """Say on which side of a condition on whole numbers and sizes an answer is right; `wrong` are numbers of cases."""
-    fails = [k in wrong for k in range(len(cases))]
-    for words, opposite, holds in _conditions(_sizes(names, cases)):
-        least = MANY if "[" in words or "<" in words else LEAST
-        if min(sum(holds), len(holds) - sum(holds)) < least:
-            continue
-        if holds == fails:
-            return f"your answer is wrong in every case where {words}, and right in every other"
-        if [not x for x in holds] == fails:
-            return f"your answer is wrong in every case where {opposite}, and right in every other"
-    return None
 
 
 def excess(
@@ -72,20 +56,6 @@ def _sizes(names, cases) -> Mapping[str, list[int]]:
         if values not in different.values() and len(set(values)) > 1:
             different[name] = values
     return different
-
-
-def _conditions(sizes) -> Iterator[tuple[str, str, list[bool]]]:
-    """What may hold of sizes: in words, its opposite, and in which cases it does. Few, so that none holds by chance."""
-    for name, values in sizes.items():
-        yield f"{name} is 0", f"{name} is not 0", [x == 0 for x in values]
-        yield f"{name} is 1", f"{name} is not 1", [x == 1 for x in values]
-    given = {name: values for name, values in sizes.items() if "len(" not in name}
-    for (a, xs), (b, ys) in itertools.permutations(given.items(), 2):
-        pairs = list(zip(xs, ys, strict=True))
-        if all(y > 1 for y in ys):
-            yield f"{a} is a multiple of {b}", f"{a} is no multiple of {b}", [x % y == 0 for x, y in pairs]
-        if not all("[" in name for name in (a, b)):
-            yield f"{a} < {b}", f"{a} ≥ {b}", [x < y for x, y in pairs]
 
 
 def _products(sizes) -> Iterator[tuple[str, list[float]]]:
