@@ -264,3 +264,12 @@ def test_a_real_mask_takes_complex_operands(family):
     z = torch.complex(x, y)
     assert_close(mask.matmul(z), torch.complex(mask.matmul(x), mask.matmul(y)))
     assert mask.dense(torch.complex128).dtype == torch.complex128
+
+
+@pytest.mark.parametrize("length", [1, 29])
+def test_toeplitz_mask_against_scipy(length):
+    linalg = pytest.importorskip("scipy.linalg", reason="needs a peer: scipy")
+    column, row, x = random_tensors([(length,), (length,), (length, 2)])
+    row[0] = column[0]
+    expected = linalg.matmul_toeplitz((column.numpy(), row.numpy()), x.numpy())
+    assert_close(ToeplitzMask(column, row).matmul(x), torch.from_numpy(expected))

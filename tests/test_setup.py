@@ -36,6 +36,7 @@ MODULES = {
     "axe-playwright-python": "axe_playwright_python",
 }
 COMES_WITH = {
+    "matplotlib": ("PIL",),
     "ipywidgets": ("IPython", "traitlets"),
     "jupyterlab": [
         "ipykernel",

@@ -330,16 +330,24 @@ def test_the_split_is_chosen_on_the_curve_of_ranks(mount):
     assert page.evaluate("saved.split") == 5
 
 
-def test_zero_is_grey_and_the_largest_entry_strong(mount):
-    page = drawn(mount(MaskExplorer(TEXT, family="block diagonal", target=0)))
-    pixels = """(places) => {
+def test_zero_is_dotted_a_negative_number_has_a_stroke_and_the_largest_is_strong(mount):
+    page = drawn(mount(MaskExplorer(TEXT, family="Toeplitz", alpha=[0.0] * (T - 1) + [1.0, -1.0] + [0.0] * (T - 2))))
+    pixels = """(boxes) => {
       const canvas = document.querySelectorAll("canvas")[2], pen = canvas.getContext("2d"), ratio = devicePixelRatio;
       const hex = (bytes) => "#" + [...bytes].map((x) => x.toString(16).padStart(2, "0")).join("");
-      return places.map(([x, y]) => hex(pen.getImageData(x * ratio, y * ratio, 1, 1).data.slice(0, 3)));
+      return boxes.map((box) => {
+        const { data } = pen.getImageData(...box.map((x) => x * ratio));
+        return [...new Set(Array.from({ length: data.length / 4 }, (_, i) => hex(data.slice(4 * i, 4 * i + 3))))];
+      });
     }"""
     cell = (canvas(page, re.compile("^L, G and M")).bounding_box()["width"] - 2 * 26) / 3 / T
-    places = [((s + 0.5) * cell, 20 + (t + 0.5) * cell) for t, s in [(2, 3), (11, 10), (2, 4), (10, 2)]]
-    assert page.evaluate(pixels, places) == ["#0072b2", "#0072b2", "#d8d8d8", "#d8d8d8"]
+    boxes = [((s + 0.2) * cell, 20 + (t + 0.2) * cell, 0.6 * cell, 0.6 * cell) for t, s in [(3, 3), (8, 7), (10, 2)]]
+    one, minus_one, zero = page.evaluate(pixels, boxes)
+    assert one == ["#0072b2"]
+    assert "#b34e00" in minus_one
+    assert len(minus_one) > 1
+    assert "#ffffff" in zero
+    assert len(zero) > 1
 
 
 def test_in_jupyterlab_python_reads_what_is_drawn_and_shows_what_it_sets(lab, page):
