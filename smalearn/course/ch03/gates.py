@@ -31,7 +31,7 @@ def halves(log_a, s, border, t):
     return until.item(), since.item()
 
 
-def _product(log_a, first, last):
+def product(log_a, first, last):
     """The product of the gates from `first` to `last`, both included."""
     product = 1.0
     for k in range(first, last + 1):
@@ -64,7 +64,7 @@ exercise(
     level=2,
     minutes=8,
     cases=_border_cases,
-    oracle=lambda log_a, s, border, t: (_product(log_a, s + 1, border - 1), _product(log_a, border, t)),
+    oracle=lambda log_a, s, border, t: (product(log_a, s + 1, border - 1), product(log_a, border, t)),
     way=Way(case=lambda randn, length: (-randn(length).abs(), 1, length // 2, length - 2), differences=False),
     wrong={
         # where they begin and end
@@ -126,7 +126,7 @@ def chunked_attention(Q, K, V, log_a, chunk_len):
 
 def _decayed(Q, K, V, log_a, chunk_len):
     """Pair by pair: scores times decays."""
-    rows = [[_product(log_a, s + 1, t) if s <= t else 0.0 for s in range(len(Q))] for t in range(len(Q))]
+    rows = [[product(log_a, s + 1, t) if s <= t else 0.0 for s in range(len(Q))] for t in range(len(Q))]
     return (torch.tensor(rows, dtype=Q.dtype) * (Q @ K.mT)) @ V
 
 
