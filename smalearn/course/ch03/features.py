@@ -25,8 +25,8 @@ def gated_scores(Q, K, log_a):
     Hint: `since = log_a[b:].cumsum(0).exp()`. For `until` add up, from the end, the gates after each token: those of
     `log_a[1:b]`, and a row of zeros for the last.
 
-    Insight: Between borders all work is products of matrices: GLA calls what lies between them secondary chunks. (Token
-    by token works too: fade all keys by the new gate, then read them with the new query.)
+    Insight: Nearly all of it is products of matrices, and no exponent is positive. GLA stops at blocks of 16 tokens,
+    and computes these pair by pair.
     """
     if len(Q) == 1:
         return Q @ K.mT
