@@ -109,8 +109,8 @@ def chunked_attention(Q, K, V, log_a, chunk_len):
     Hint: Column s of log L adds up the gates after s: `a[:, None].expand(c, c).tril(-1).cumsum(0)`. Then `.exp()`, and
     `.tril()` last. Its last row is the decay of each token until the end of the chunk.
 
-    Hint: `since = a.cumsum(0).exp()`. Read `(L * (q @ k.mT)) @ v + since[:, None] * (q @ state.mT)`. Then write:
-    `state = since[-1] * state + (L[-1][:, None] * v).mT @ k`.
+    Hint: `since = a.cumsum(0).exp()`. Read `(L * (q @ k.mT)) @ v + since[:, None] * (q @ state.mT)`. Then write: the
+    old state fades by `since[-1]`, and each value by its entry in the last row of L.
 
     Insight: This is the algorithm of Mamba-2: in chapter 06 you meet it again from the side of state space models.
     """
@@ -177,6 +177,7 @@ exercise(
     wrong={
         "nothing fades: this is linear attention without gates": "V, log_a → V, torch.zeros_like(log_a)",
         "you multiply by log_a, the logarithm of the gate: the gate is its exponential": _by_logarithms,
+        "log_a has met two exponentials: one makes it the gate": "V, log_a → V, log_a.exp()",
         "you add up the gates since the border: "
         "they multiply. Sum the logarithms, then take the exponential": "since[:, None] → a.exp().cumsum(0)[:, None]",
         "the chunks know nothing of one another: "
