@@ -59,6 +59,10 @@ def _feature_cases(randn):
         log_a[place, 1] = -torch.inf
         yield randn(7, 3), randn(7, 3), log_a
     yield randn(9, 2), randn(9, 2), -200 * randn(9, 2).abs()
+    K = randn(5, 2)
+    K[1] = 1e200  # a key that an exact 0 alone forgets
+    after = torch.arange(5)[:, None] >= 3
+    yield randn(5, 2) * after, K, torch.zeros_like(K).index_fill(0, torch.tensor(3), -torch.inf)
 
 
 def _long(randn, length):
@@ -83,6 +87,10 @@ def _all_at_once(Q, K, log_a):
     return torch.einsum("tn,sn,tsn->ts", Q, K, torch.where(later, log_a[:, None], 0.0).cumsum(0).exp())
 
 
+FIRST = "if len → log_a = {}\n    if len"
+LATER = "torch.cat([log_a[1:b], torch.zeros_like(log_a[:1])])"
+EARLIER, HALF = (f"gated_scores(Q[{part}], K[{part}], log_a[{part}])" for part in (":b", "b:"))
+
 exercise(
     "3.7",
     "A gate for every feature",
@@ -103,27 +111,46 @@ exercise(
             torch.einsum("tn,sn,tsn->ts", Q, K, (log_a.cumsum(0)[:, None] - log_a.cumsum(0)).exp()).tril()
         ),
         "the entries above the diagonal are not 0: token t would read later ones": _all_at_once,
-        "you mix the features' gates: each feature has a decay of its own, "
-        "inside the sum over n": "if len → log_a = log_a.mean(1, keepdim=True).expand_as(Q)\n    if len",
-        "a key meets its own gate, which acts before it is written: until the border "
-        "only the gates after it act": "torch.cat([log_a[1:b], torch.zeros_like(log_a[:1])]) → log_a[:b]",
+        # how the gates enter
+        "you mix the features' gates: each feature has a decay of its own, inside the sum over n": FIRST.format(
+            "log_a.mean(1, keepdim=True).expand_as(Q)"
+        ),
+        "the gates of all features act on each in yours: every feature has its own": lambda Q, K, log_a: gated_scores(
+            Q, K, log_a.sum(1, keepdim=True).expand_as(Q)
+        ),
+        "the first feature's gate acts on all: every feature has its own": FIRST.format("log_a[:, :1].expand_as(Q)"),
+        "a gate of 0 is left out: log_a = −∞ makes its product 0": FIRST.format("log_a.nan_to_num(neginf=0.0)"),
+        "log_a is cut off from below: sums of −∞ are fine here": FIRST.format("log_a.clamp(min=-50)"),
+        "these are sums of logarithms: a decay is their exponential": ".exp() → ",
+        "the decay since the border is still a sum of logarithms": "[b:].cumsum(0).exp() → [b:].cumsum(0)",
+        "the decay until the border is still a sum of logarithms": "flip(0).exp() → flip(0)",
+        # until the border
+        "a key meets its own gate, which acts before it is written: "
+        "until the border only the gates after it act": f"{LATER} → log_a[:b]",
+        "each token meets its own gate, on the diagonal too: a gate acts before its "
+        "token is written": f"return Q @ K.mT → return (Q * log_a.exp()) @ K.mT ; {LATER} → log_a[:b]",
+        "keys fade in yours by the gates since the chunk began: those after the key count, "
+        "until the border": "later.flip(0).cumsum(0).flip(0) → log_a[:b].cumsum(0)",
+        "a key fades until the border by the gates after it, "
+        "not by those before it too": "later.flip(0).cumsum(0).flip(0) → log_a[:b].sum(0, keepdim=True)",
+        "the border's own gate acts twice: it belongs to the decay since the "
+        "border alone": f"{LATER} → log_a[1 : b + 1]",
+        "keys across the border have not faded: the gates after them act, until the border": " * until → ",
+        # since the border
         "the border's own gate is missing: it acts on all that comes "
         "from before": "log_a[b:].cumsum(0) → torch.cat([torch.zeros_like(log_a[:1]), log_a[b + 1 :]]).cumsum(0)",
-        "keys fade in yours by the gates since the chunk began: those after the key count, until the "
-        "border": "later.flip(0).cumsum(0).flip(0) → log_a[:b].cumsum(0)",
-        "keys across the border have not faded: the gates after them act, until the border": " * until → ",
-        "what is read across the border has not faded since: the gates from the border to t act": " * since → ",
+        "your decay since the border begins with the chunk: "
+        "it begins at the border": "log_a[b:].cumsum(0) → log_a.cumsum(0)[b:]",
         "since the border all gates up to token t act, not its own alone": "log_a[b:].cumsum(0) → log_a[b:]",
-        "these are sums of logarithms: a decay is their exponential": ".exp() → ",
+        "what is read across the border has not faded since: the gates from the border to t act": " * since → ",
+        "the gate of token t is missing: it acts before t reads": "log_a[b:].cumsum(0) → "
+        "torch.cat([torch.zeros_like(log_a[:1]), log_a[b:-1]]).cumsum(0)",
+        "every gate acts one token late": lambda Q, K, log_a: gated_scores(Q, K, log_a.roll(1, 0)),
+        # which pairs
         "a token does not see itself: the diagonal is Q_t · K_t": "return Q @ K.mT → return 0 * Q @ K.mT",
-        "the halves are missing: you have the pairs across the border "
-        "alone": "gated_scores(Q[:b], K[:b], log_a[:b]) → 0 ; gated_scores(Q[b:], K[b:], log_a[b:]) → 0",
-        "inside the halves nothing fades: each half is a chunk with gates, "
-        "too": "gated_scores(Q[:b], K[:b], log_a[:b]) → (Q[:b] @ K[:b].mT).tril() ; "
-        "gated_scores(Q[b:], K[b:], log_a[b:]) → (Q[b:] @ K[b:].mT).tril()",
+        "the halves are missing: you have the pairs across the border alone": f"{EARLIER} → 0 ; {HALF} → 0",
+        "inside the halves nothing fades: each half is a chunk with gates, too": f"{EARLIER} → "
+        f"(Q[:b] @ K[:b].mT).tril() ; {HALF} → (Q[b:] @ K[b:].mT).tril()",
         "your rows are keys: rows are to be queries": lambda Q, K, log_a: gated_scores(Q, K, log_a).mT,
-        "a gate of 0 is left out: log_a = −∞ makes its product "
-        "0": "if len → log_a = log_a.nan_to_num(neginf=0.0)\n    if len",
-        "log_a is cut off from below: sums of −∞ are fine here": "if len → log_a = log_a.clamp(min=-5)\n    if len",
     },
 )(gated_scores)

@@ -47,7 +47,7 @@ def _border_cases(randn):
     for place in (2, 3, 4, 5):  # a reset on token s itself, before the border, on its token, and after it
         yield -randn(8).abs().index_fill(0, torch.tensor(place), torch.inf), 2, 4, 6
     log_a = torch.full((9,), -1.0, dtype=torch.float64)
-    log_a[[3, 5]] = -80.0  # small factors, but not 0
+    log_a[[3, 5]] = -700.0  # tiny factors, but not 0
     yield log_a, 1, 4, 6
 
 
@@ -144,6 +144,9 @@ def _chunk_cases(randn):
         x[0] = 0  # so that `responses` draws no conclusions from what a sum of 10¹⁷ drowns
     log_a[3] = -1e17  # nearly a reset: after it differences of running sums have lost all digits
     yield Q, K, V, log_a, 3
+    Q, V, log_a = randn(8, 2), randn(8, 3), torch.zeros(8, dtype=Q.dtype).index_fill(0, torch.tensor(4), -torch.inf)
+    Q[:4], V[1] = 0, 1e30  # a value that an exact 0 alone forgets
+    yield Q, randn(8, 2), V, log_a, 3
 
 
 def _by_quotients(Q, K, V, log_a, chunk_len):
@@ -218,7 +221,7 @@ exercise(
         "since the border all gates up to token t act, not its own alone": "since[:, None] → a.exp()[:, None]",
         **{
             f"log_a is cut off at −{limit}: sums of −∞ are fine here": f"V, log_a → V, log_a.clamp(min=-{limit})"
-            for limit in (1, 3, 5, 10, 20)
+            for limit in (1, 3, 5, 10, 20, 50)
         },
         "these are differences of running sums: after a reset −∞ − (−∞) is not a number. Add up the gates between the "
         "two tokens themselves": "a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0) → "
