@@ -1,6 +1,7 @@
 """Make the learner's copies of the chapters, renew them, and put them back to what is published."""
 
 import ast
+import itertools
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,14 +29,20 @@ from smalearn.course.workbook.notebook import (
 __all__ = ["reset", "sync"]
 
 
-def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyType({})) -> list[str]:
+def sync(
+    folder: Path,
+    work: Path,
+    kernel: Mapping[str, object] = MappingProxyType({}),
+    made: Mapping[Path, Notebook] = MappingProxyType({}),
+) -> list[str]:
     """Copy missing chapters to `work`, without outputs, and put newer ones beside the learner's.
 
     A newer chapter becomes `01_name.new.ipynb` (`01_name.new.2.ipynb` where that name is taken), once for each version;
     outputs alone make no version. The learner's answers are in it, where their exercises still have the arguments that
     they had; everything else stays in the learner's files, none of which is changed. An answer is a stub that the
     learner changed; of several, the one in the file saved last counts. It goes where its exercise is now, whatever
-    number and chapter that had. A chapter that the learner deletes or renames comes back as published.
+    number and chapter that had. A chapter that the learner deletes or renames comes back as published. Notebooks
+    `made` of the chapters' cells, each under the path that its file would have, are treated alike.
 
     Copies get the metadata `kernel`: where JupyterLab finds what it would write itself, opening one does not change it.
 
@@ -48,7 +55,8 @@ def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyTy
     with alone(work):
         numbers = _numbers(folder, work)
         past = [renumbered(notebook, numbers) for notebook in map(read, originals(work)) if notebook]
-        return [line for path in chapters(folder) for line in _sync(path, work, numbers, past, kernel)]
+        published = itertools.chain(((path, read(path)) for path in chapters(folder)), made.items())
+        return [line for path, chapter in published for line in _sync(path, chapter, work, numbers, past, kernel)]
 
 
 def _numbers(folder: Path, work: Path) -> Numbers:
@@ -57,13 +65,19 @@ def _numbers(folder: Path, work: Path) -> Numbers:
     return with_gone(published(now), past)
 
 
-def _sync(path: Path, work: Path, numbers: Numbers, past: list[Notebook], kernel: Mapping[str, object]) -> list[str]:
+def _sync(
+    path: Path,
+    chapter: Notebook | None,
+    work: Path,
+    numbers: Numbers,
+    past: list[Notebook],
+    kernel: Mapping[str, object],
+) -> list[str]:
     """Do what `sync` does for one chapter."""
-    chapter = read(path)
     if chapter is None:
         return [f"{path.parent.name}/{path.name} cannot be read as a notebook: it is left out."]
     versions, version = originals(work, path.stem), original(work, path, chapter)
-    copy, data = work / path.name, path.read_bytes()
+    copy, data = work / path.name, dump(chapter)
     has_copy = copy.exists() or any(work.glob(f"{path.stem}.new*.ipynb"))
     if has_copy and version in versions:
         return []
