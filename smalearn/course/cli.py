@@ -80,7 +80,7 @@ def lab(args: argparse.Namespace) -> int:
 @_in_course
 def afternoon(args: argparse.Namespace) -> int:
     """Make `work/afternoon.ipynb`, a road to your own Mamba-2, of cells of the chapters, and open it as `lab` does."""
-    return _lab(args, {road.NAME: road.afternoon(CHAPTERS)}, [f"--LabApp.default_url=/lab/tree/{road.NAME}"])
+    return _lab(args, road.made(CHAPTERS), [f"--LabApp.default_url=/lab/tree/{road.NAME}"])
 
 
 def _lab(args: argparse.Namespace, made: dict[Path, dict], options: list[str]) -> int:
@@ -118,7 +118,7 @@ def progress(args: argparse.Namespace) -> int:
 def reset(args: argparse.Namespace) -> int:
     """Put a chapter, or one exercise in it, back to what is published, after a backup."""
     try:
-        print(workbook.reset(WORK, CHAPTERS, args.chapter, args.exercise))
+        print(workbook.reset(WORK, CHAPTERS, args.chapter, args.exercise, road.made(CHAPTERS)))
     except ValueError as error:
         return _fail(str(error))
     except OSError as error:

@@ -20,8 +20,7 @@ FIRST = "three-steps"  # a cell on the road
 def walk(course):
     """What `smalearn afternoon` says; it changes no file that was there before."""
     before = hashes(course)
-    made = {road.NAME: road.afternoon(course / "chapters")}
-    lines = workbook.sync(course / "chapters", course / "work", made=made)
+    lines = workbook.sync(course / "chapters", course / "work", made=road.made(course / "chapters"))
     assert before.items() <= hashes(course).items()
     return lines
 
@@ -71,6 +70,20 @@ def test_it_is_renewed_like_a_chapter_with_the_answers_of_both(course):
     assert read(copy).cells[-1].source == "mine"
     for name in ("afternoon.new.ipynb", f"{NAME}.new.ipynb"):
         assert cells(read(course / "work" / name), A)[0].source == later
+
+
+def test_an_exercise_in_it_is_put_back_after_a_backup(course):
+    walk(course)
+    copy = course / "work" / road.NAME
+    before = read(copy)
+    answer(course, (A, RIGHT), name=road.NAME.stem)
+    made = road.made(course / "chapters")
+    said = workbook.reset(course / "work", course / "chapters", "afternoon", A, made)
+    assert said.startswith(f"Exercise {A} in work/afternoon.ipynb is as published again.")
+    assert read(copy) == before
+    (backup,) = (course / "work/backups").iterdir()
+    assert cells(read(backup), A)[0].source == RIGHT
+    assert walk(course) == []
 
 
 def test_what_is_solved_in_it_counts_in_the_chapter_which_keeps_its_title(course):

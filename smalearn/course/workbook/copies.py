@@ -3,7 +3,7 @@
 import ast
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -125,15 +125,21 @@ def _arguments(source: str) -> list[str] | None:
     return [one.arg for one in functions[-1].args.posonlyargs + functions[-1].args.args] if functions else None
 
 
-def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -> str:
+def reset(
+    work: Path,
+    folder: Path,
+    chapter: str,
+    exercise: str | None = None,
+    made: Mapping[Path, Notebook] = MappingProxyType({}),
+) -> str:
     """Put a copy of a chapter, or one exercise in it, back to what is published, after a backup in `work/backups`."""
     with alone(work):
-        return _reset(*_find(work, folder, chapter), folder, exercise)
+        path, copy = _find(work, folder, chapter, made)
+        return _reset(path, made.get(path) or read(path), copy, folder, exercise)
 
 
-def _reset(path: Path, copy: Path, folder: Path, exercise: str | None) -> str:
+def _reset(path: Path, published_chapter: Notebook | None, copy: Path, folder: Path, exercise: str | None) -> str:
     work = copy.parent
-    published_chapter = read(path)
     if published_chapter is None:
         raise ValueError(f"reset: {path.parent.name}/{path.name} cannot be read as a notebook")
     data = dump(blank(published_chapter))
@@ -149,15 +155,16 @@ def _reset(path: Path, copy: Path, folder: Path, exercise: str | None) -> str:
     if copy.exists():
         report += f" Yours is kept as {work.name}/backups/{_back_up(copy)}."
     write(copy, data)
-    write(original(work, path, published_chapter), path.read_bytes())
+    write(original(work, path, published_chapter), dump(published_chapter))
     return f"{report}\nIf it is open in JupyterLab, reload it there: File → Reload Notebook from Disk."
 
 
-def _find(work: Path, folder: Path, chapter: str) -> tuple[Path, Path]:
+def _find(work: Path, folder: Path, chapter: str, made: Iterable[Path]) -> tuple[Path, Path]:
     """Find a published chapter and the learner's copy by a number or by the name of a file in `work`."""
     name = Path(chapter).name
     is_file = name.endswith(".ipynb")
-    path = find(folder, name.split(".")[0] if is_file else name)  # of 01_name.new.2.ipynb, but "1.1" is not a chapter
+    stem = name.split(".")[0] if is_file else name  # of 01_name.new.2.ipynb, but "1.1" is not a chapter
+    path = next((path for path in made if path.stem == stem), None) or find(folder, stem)
     copy = work / (name if is_file or not path else path.name)
     if path and (copy.name == path.name or copy.exists()):
         return path, copy

@@ -8,7 +8,7 @@ from pathlib import Path
 from smalearn.course.workbook.notebook import Notebook, exercises, find, read
 from smalearn.course.workbook.tally import ChapterProgress
 
-__all__ = ["NAME", "PLACES", "afternoon", "hours", "progress", "table"]
+__all__ = ["NAME", "PLACES", "afternoon", "hours", "made", "progress", "table"]
 
 NAME, TAG = Path("afternoon.ipynb"), "afternoon"
 PLACES = {  # chapter: minutes, what one does there, and what one needs of the cells that are left out
@@ -80,7 +80,13 @@ def afternoon(folder: Path) -> Notebook:
         minutes, _, needed = PLACES[number]
         cells.append(_text(number, f"# {_title(chapter)}\n\n*{minutes} minutes.* {needed}".strip()))
         cells += (cell | {"id": f"{number}-{cell['id']}"} for cell in _part(path, chapter))
-    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    metadata = next((chapter["metadata"] for _, chapter in chapters), {})
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def made(folder: Path) -> dict[Path, Notebook]:
+    """Make the notebook under the name that it has in `work`."""
+    return {NAME: afternoon(folder)}
 
 
 def progress(rows: Iterable[ChapterProgress], folder: Path) -> str:
