@@ -11,36 +11,21 @@ from smalearn.course.workbook.tally import ChapterProgress
 __all__ = ["NAME", "PLACES", "afternoon", "hours", "made", "progress", "table"]
 
 NAME, TAG = Path("afternoon.ipynb"), "afternoon"
-PLACES = {  # chapter: minutes, what one does there, and what one needs of the cells that are left out
-    "01": (
-        25,
-        "attention in three steps, its mask, and one formula for both",
-        "",
-    ),
-    "03": (
-        30,
-        "another order of the same sums: a state in place of all keys",
-        "A *chunk* is a run of neighbouring tokens; place 06 cuts the text into them.",
-    ),
-    "04": (
-        22,
-        "decays are a mask, and each block of it is one column times one row",
-        "",
-    ),
-    "05": (
-        30,
-        "a recurrence is a matrix, and all of the past passes through N numbers",
-        "",
-    ),
+PLACES = {  # chapter: minutes, what one does there, and what one needs to know of the cells that are skipped
+    "01": (25, "attention in three steps, its mask, and the orders of one formula", ""),
+    "03": (20, "another order: a state in place of all keys, and gates that let it fade", ""),
+    "04": (17, "decays are a mask, whose blocks are one column times one row", ""),
+    "05": (28, "a recurrence is a matrix, and the past reaches the future through N numbers", ""),
     "06": (
-        55,
+        68,
         "both are one; the four steps of the fast algorithm, and `my_ssd.py`",
-        "",
+        "Of the state space models take those whose transition is one number a token, for $P$ channels at once: "
+        "$H_t = a_t H_{t-1} + X_t B_t^\\top$, $Y_t = H_t C_t$.",
     ),
     "07": (
-        50,
-        "the clock, the convolution, the layer, one token more, and `my_mamba2.py`",
-        "",
+        52,
+        "a clock, a convolution, the layer, and `my_mamba2.py`, which writes",
+        "Mamba takes the input of a step as one kick at its end, $\\bar B = \\Delta B$, where chapter 05 holds it.",
     ),
 }
 OPENING = """# Your own Mamba-2 in an afternoon
@@ -62,7 +47,7 @@ def hours() -> str:
 
 def table(folder: Path, link: Callable[[Path], str] = lambda path: path.name) -> str:
     """Write the places as a table in Markdown, with a link to each chapter."""
-    lines = ["| minutes | chapter | |", "|---|---|---|"]
+    lines = ["| minutes | chapter | what you do |", "|---|---|---|"]
     for path, chapter in _chapters(folder):
         minutes, doing, _ = PLACES[_number(path)]
         lines.append(f"| {minutes} | [{_title(chapter)}]({link(path)}) | {doing} |")
@@ -123,7 +108,7 @@ def _part(path: Path, chapter: Notebook) -> Iterator[dict]:
     """Yield the tagged cells of a chapter, and behind each section of which some are skipped where it stands."""
     sections = [("", [])]
     for cell in chapter["cells"]:
-        if cell["cell_type"] == "markdown" and (heading := re.search(r"(?m)^## (\d+) ·", cell["source"])):
+        if cell["cell_type"] == "markdown" and (heading := re.search(r"(?m)^## (\d*)", cell["source"])):
             sections.append((heading[1], []))
         sections[-1][1].append(cell)
     for section, cells in sections:
