@@ -20,7 +20,8 @@ from smalearn.course.exercises import registry
 from smalearn.course.exercises.report import MIME
 from smalearn.course.workbook import notebook as notebooks
 from smalearn.course.workbook import road
-from smalearn.models import Mamba2
+from smalearn.models import Mamba2, load
+from smalearn.testing import random_tensors
 
 ROOT = Path(__file__).parents[1]
 ANSWERS = {
@@ -132,8 +133,10 @@ ALONE = """
 import json, runpy, sys, torch
 sys.modules["smalearn"] = None  # an import of it is an error now
 mine = runpy.run_path("my_mamba2.py")
-file, x, expected = torch.load("given")
-torch.testing.assert_close(mine["layer"](x, mine["weights_of"](file)), expected, rtol=1e-12, atol=1e-12)
+x, expected = torch.load("given")
+layers = mine["read_model"]("../assets/shakespeare", torch.float64)[-1]
+for (_, weights), y in zip(layers, expected, strict=True):
+    torch.testing.assert_close(mine["layer"](x, weights), y, rtol=1e-12, atol=1e-12)
 codes = json.load(open("../assets/shakespeare/vocabulary.json", encoding="utf-8"))
 prompt = torch.tensor([codes[letter] for letter in "ROMEO:"])
 written = mine["write"](mine["read_model"]("../assets/shakespeare"), prompt, 40)
@@ -184,11 +187,11 @@ def forms(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def write_alone(work: Path) -> str:
-    """What the learner's file writes without the package, once its layer is Mamba2's to 1e-12."""
-    torch.manual_seed(0)
-    block = Mamba2(dim=16, state=8, head_dim=4).double().requires_grad_(False)
-    x = torch.randn(100, 16).double()
-    torch.save((block.state_dict(), x, block(x)), work / "given")
+    """What the learner's file writes without the package, if each of its layers is `Mamba2` to 1e-12 in float64."""
+    mixers = [block.mixer for block in load(ROOT / "assets/shakespeare").double().blocks]
+    assert all(isinstance(mixer, Mamba2) for mixer in mixers)
+    (x,) = random_tensors([(100, mixers[0].dim)])
+    torch.save((x, [mixer(x).detach() for mixer in mixers]), work / "given")
     command = [sys.executable, "-W", "error", "-c", ALONE]
     run = subprocess.run(command, cwd=work, capture_output=True, text=True, encoding="utf-8", timeout=300)
     assert run.returncode == 0, run.stderr
