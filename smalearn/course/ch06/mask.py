@@ -26,7 +26,7 @@ def decay_mask(log_a):
     Insight: After a reset exp(−∞) = 0 appears by itself: documents that lie end to end need no other mask.
     """
     length = log_a.shape[-1]
-    later = torch.ones(length, length, dtype=torch.bool).tril(-1)
+    later = torch.ones(length, length, dtype=torch.bool, device=log_a.device).tril(-1)
     steps = torch.where(later, log_a[..., :, None], 0.0)
     return steps.cumsum(-2).exp().tril()
 
