@@ -1,5 +1,7 @@
 """The afternoon: a notebook made of the chapters' tagged cells, kept like a chapter, and said everywhere alike."""
 
+import ast
+import builtins
 import json
 import re
 from pathlib import Path
@@ -48,6 +50,26 @@ def test_it_is_a_notebook_of_the_chapters_own_cells():
     links = {link for cell in made["cells"] for link in re.findall(r"\]\((\S+?\.ipynb)\)", cell["source"])}
     assert {f"{path.name}" for path in workbook.chapters(CHAPTERS) if path.stem[:2] in road.PLACES} <= links
     assert all((CHAPTERS / link).exists() for link in links)
+
+
+def test_every_name_in_it_is_defined_at_its_own_place():
+    """A cell that needs one that is skipped would find a namesake of another chapter, or nothing."""
+    known = known_everywhere = set(dir(builtins))
+    for cell in road.afternoon(CHAPTERS)["cells"]:
+        if cell["cell_type"] == "markdown":
+            known = known_everywhere if cell["id"] in road.PLACES else known
+            continue
+        tree = ast.parse(cell["source"])
+        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        bound = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        bound |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                bound |= {name.asname or name.name.partition(".")[0] for name in node.names}
+        assert {name.id for name in names} <= known | bound, cell["id"]
+        known = known | bound
+        known_everywhere = known if cell["id"] == "setup" else known_everywhere
 
 
 def test_it_is_renewed_like_a_chapter_with_the_answers_of_both(course):
