@@ -1,5 +1,7 @@
 """Answers that students would write: wrong ones that passed once are rejected, right ones in other styles pass."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -122,6 +124,21 @@ def divided_late(Q, K):
 def test_a_reason_is_told_where_it_is_one(id, attempt, said, reason):
     result = evaluate(EXERCISES[id], attempt)
     assert (result.outcome, reason in (result.sign or "")) == ("failed", said)
+
+
+def from_the_front(entering, decay, updates, state):
+    """Exercise 6.3 with chunks on axis 0: the states that enter the chunks, or those after them."""
+    states = [state]
+    for a, update in zip(decay, updates, strict=True):
+        states.append(a * states[-1] + update)
+    return torch.stack(states[:-1] if entering else states[1:]), states[-1]
+
+
+def test_who_counts_axes_from_the_front_hears_first_what_else_is_wrong():
+    right, wrong = (evaluate(EXERCISES["6.3"], partial(from_the_front, entering)) for entering in (True, False))
+    assert right.misconception is None
+    assert "leading axes" in right.sign
+    assert wrong.misconception.startswith("these are the states AFTER the chunks")
 
 
 TOLD = [

@@ -120,5 +120,7 @@ exercise(
         "and no decay is too strong for `exp`": "log_a[ → log_a.clamp(min=-1)[",
         "you clamp the log decays: what a reset leaves must be 0, "
         "and no decay is too strong for `exp`": "log_a[ → log_a.clamp(min=-10.0)[",
+        "you add a small number to the decays: what a reset leaves must be 0, "
+        "and exp(−∞) is 0 by itself": "log_a[ → (log_a.exp() + 1e-6).log()[",
     },
 )(decay_mask)
