@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from smalearn.course.exercises import evaluate, registry
 from smalearn.models import Mamba2
-from smalearn.ssd import ssd_quadratic
+from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_step
 from smalearn.testing import assert_close
 
 CLOCK, TEXTS, LAYER = (registry()[id] for id in ("7.1", "7.5", "7.6"))
@@ -180,3 +180,30 @@ def test_a_layer_in_another_style_is_right_and_the_librarys_is_not_as_asked():
     result = evaluate(LAYER, the_librarys)
     assert result.outcome == "not as asked"
     assert "smalearn.models" in result.detours[0]
+
+
+def channel_by_channel(x, weight, window):
+    seen, y = torch.cat([window, x]), torch.zeros_like(x)
+    for t in range(len(x)):
+        for d in range(x.shape[1]):
+            y[t, d] = weight[:, d] @ seen[t : t + len(weight), d]
+    return y, seen[len(x) :]
+
+
+def the_librarys_step(X, dt, A_log, B, C, D, state):
+    y, state = ssd_step(dt[:, None] * X, -A_log.exp() * dt, B.expand(len(X), -1), C.expand(len(X), -1), state)
+    return y + D[:, None] * X, state
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt", "said"),
+    [
+        ("7.2", channel_by_channel, "inside a loop"),
+        ("7.3", the_librarys_step, "smalearn.ssd"),
+        ("7.5", lambda X, log_a, B, C, chunk_len: ssd_chunked(X, log_a, B, C, chunk_len=chunk_len)[0], "smalearn.ssd"),
+    ],
+)
+def test_a_right_answer_that_is_not_ones_own_or_slow_is_not_as_asked(id, attempt, said):
+    result = evaluate(registry()[id], attempt)
+    assert result.outcome == "not as asked"
+    assert said in result.detours[0]

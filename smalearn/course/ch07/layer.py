@@ -5,6 +5,7 @@ import torch
 from smalearn.course.ch06.mask import decays
 from smalearn.course.ch07.window import two_at_once
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 # --------------------------------------------------------------------------------- 7.3 a step as long as the token says
 
@@ -37,6 +38,12 @@ def _block_cases(randn):
         dt, A_log, D = -decays(randn, heads), -decays(randn, heads), randn(heads)
         B, C = randn(2, features)
         yield X * (kind > 0) + 0.0, dt * (kind != 1), A_log, B, C, D, state * (kind > 0) + 0.0
+
+
+def _many_heads(randn, length):
+    sizes = [(length, 2), (length,), (length,), (3,), (3,), (length,), (length, 2, 3)]
+    X, dt, *others = (randn(*size) for size in sizes)
+    return X, dt.abs(), *others
 
 
 def _block_loop(X, dt, A_log, B, C, D, state):
@@ -103,6 +110,7 @@ exercise(
     minutes=8,
     cases=_block_cases,
     oracle=_block_loop,
+    way=Way(case=_many_heads, loops=0, forbids=("smalearn.ssd", "smalearn.fast"), axis="h"),
     wrong=WRONG_DECAYS
     | WRONG_WRITES
     | WRONG_SKIPS

@@ -71,7 +71,14 @@ exercise(
     cases=_texts,
     oracle=_recurrence,
     gradient=("X", "log_a"),
-    way=Way(case=_as_many_texts_as_tokens, memory=2, loops=1, matters={"chunk_len": (4, 16)}, differences=False),
+    way=Way(
+        case=_as_many_texts_as_tokens,
+        memory=2,
+        loops=1,
+        forbids=("smalearn.ssd", "smalearn.fast", "smalearn.linear_attention"),
+        matters={"chunk_len": (4, 16)},
+        differences=False,
+    ),
     wrong={sentence: _edited(edits) for sentence, edits in WRONG_STEPS.items()}
     | {
         "all your texts are one long text: each begins with an empty state of its own": _one_long_text,
