@@ -118,7 +118,7 @@ def test_what_is_solved_in_it_counts_in_the_chapter_which_keeps_its_title(course
     assert road.progress(rows, course / "chapters").endswith(f" 1 of {len(on_the_road)}")
 
 
-@pytest.mark.parametrize("place", ["README.md", "chapters/00_start_here.ipynb", "the site"])
+@pytest.mark.parametrize("place", ["README.md", "TEACHING.md", "chapters/00_start_here.ipynb", "the site"])
 def test_it_is_as_long_everywhere(place):
     if place == "the site":
         text = home.page("index", ROOT, {path: path.name for path in workbook.chapters(CHAPTERS)})[0]

@@ -12,18 +12,22 @@ __all__ = ["NAME", "PLACES", "afternoon", "hours", "made", "progress", "table"]
 
 NAME, TAG = Path("afternoon.ipynb"), "afternoon"
 PLACES = {  # chapter: minutes, what one does there, and what one needs to know of the cells that are skipped
-    "01": (25, "attention in three steps, its mask, and the orders of one formula", ""),
-    "03": (20, "another order: a state in place of all keys, and gates that let it fade", ""),
+    "01": (24, "attention in three steps, its mask, and the orders of one formula", ""),
+    "03": (
+        20,
+        "another order: a state in place of all keys, and gates that let it fade",
+        "Without a mask two products remain, and brackets may move: $(QK^\\top)V = Q(K^\\top V)$.",
+    ),
     "04": (17, "decays are a mask, whose blocks are one column times one row", ""),
-    "05": (28, "a recurrence is a matrix, and the past reaches the future through N numbers", ""),
+    "05": (26, "a recurrence is a matrix, and the past reaches the future through N numbers", ""),
     "06": (
-        68,
+        72,
         "both are one; the four steps of the fast algorithm, and `my_ssd.py`",
         "Of the state space models take those whose transition is one number a token, for $P$ channels at once: "
         "$H_t = a_t H_{t-1} + X_t B_t^\\top$, $Y_t = H_t C_t$.",
     ),
     "07": (
-        52,
+        53,
         "a clock, a convolution, the layer, and `my_mamba2.py`, which writes",
         "Mamba takes the input of a step as one kick at its end, $\\bar B = \\Delta B$, where chapter 05 holds it.",
     ),
@@ -35,8 +39,8 @@ OPENING = """# Your own Mamba-2 in an afternoon
 {table}
 
 The cells are those of the chapters, in their order. What is left out stands in the chapters, one link away. Your
-answers are kept, and count in `smalearn progress`, as if they had been given there. Run every cell from the top:
-where an answer is missing, the cells behind it use ours."""
+answers are kept, and count in `smalearn progress`, as if they had been given there. Run every cell from the top. Where
+an answer is missing, the cells behind it use ours, and the two files wait for yours."""
 
 
 def hours() -> str:
