@@ -25,7 +25,7 @@ def gated_scores(Q, K, log_a):
     Hint: `since = log_a[b:].cumsum(0).exp()`. For `until` add up, from the end, the gates after each token: those of
     `log_a[1:b]`, and a row of zeros for the last.
 
-    Insight: Nearly all of it is products of matrices, and no exponent is positive. GLA stops at blocks of 16 tokens,
+    Insight: Nearly all of it is products of matrices, no exponent is positive. The code of GLA stops at blocks of 16,
     and computes these pair by pair.
     """
     if len(Q) == 1:
