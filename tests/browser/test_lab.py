@@ -140,7 +140,7 @@ def test_the_first_picture_is_seen_whole_when_it_has_been_run(lab, page, height)
     setup, live = (page.locator(".jp-Notebook .jp-CodeCell").nth(number) for number in (0, 1))
     for _ in range(3):
         page.keyboard.press("Shift+Enter")
-    expect(live.locator(".smalearn canvas")).to_have_count(2)
+    expect(live.locator(".smalearn canvas")).to_have_count(2, timeout=60_000)  # torch is imported first
     expect(live.locator(".smalearn")).to_be_in_viewport(ratio=1)
     expect(setup.locator(".jp-OutputArea-child")).to_be_hidden()  # the style of dark pages shows nothing
 
