@@ -68,7 +68,7 @@ class _Pages:
         if exercise := getattr(value, "__smalearn_reference__", None):
             self.missing.append(exercise)
         elif module.startswith("smalearn.course.ch"):  # a published solution
-            self.missing.append(f"`{name}`")
+            self.foreign.append(name)
         elif inspect.ismodule(value):
             self.imports.add(f"import {first}{renamed}")
         elif any(value is one for one in self.functions) or (inspect.isroutine(value) and _beside(module)):
