@@ -65,19 +65,21 @@ class _Pages:
         first = getattr(inspect.unwrap(value) if callable(value) else value, "__name__", name)
         renamed = "" if name == first else f" as {name}"
         module = getattr(value, "__module__", None) or ""
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        theirs = inspect.isroutine(value) and (module == "__main__" or Path(file).parent == Path.cwd())
         if exercise := getattr(value, "__smalearn_reference__", None):
             self.missing.append(exercise)
         elif module.startswith("smalearn.course.ch"):  # a published solution
             self.foreign.append(name)
         elif inspect.ismodule(value):
             self.imports.add(f"import {first}{renamed}")
-        elif any(value is one for one in self.functions) or (inspect.isroutine(value) and _beside(module)):
+        elif theirs or any(value is one for one in self.functions):
             self.parts += [] if written else [self.source(inspect.unwrap(value))]
             self.parts += [f"{name} = {first}"] if renamed else []
         elif isinstance(value, int | float | str):
             self.parts.append(f"{name} = {value!r}")
         elif hasattr(value, "__name__") and (package := module.partition(".")[0]) not in ("", "__main__", "smalearn"):
-            short = getattr(sys.modules[package], first, None) is value
+            short = getattr(sys.modules.get(package), first, None) is value
             self.imports.add(f"from {package if short else module} import {first}{renamed}")
         else:
             self.foreign.append(name)
@@ -100,12 +102,6 @@ class _Pages:
         return "\n\n\n".join(["\n".join([f'"""{about.strip()}"""\n', *imports]), *self.parts]) + "\n"
 
 
-def _beside(module: str) -> bool:
-    """Whether a module is the notebook, or a file in its folder."""
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return module == "__main__" or Path(file).parent == Path.cwd()
-
-
 def _error(text: str, function: str, case: tuple) -> str:
     """How the file ends in a process of its own; nothing where its answer is right."""
     with tempfile.TemporaryDirectory() as folder:
@@ -113,7 +109,7 @@ def _error(text: str, function: str, case: tuple) -> str:
         file.write_text(text, encoding="utf-8")
         torch.save(case, given)
         command = [sys.executable, "-c", ALONE, file, function, given]
-        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=300)
+        run = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", timeout=300)
     return run.stderr if run.returncode else ""
 
 
