@@ -70,7 +70,7 @@ class _Pages:
         if exercise := getattr(value, "__smalearn_reference__", None):
             self.missing.append(exercise)
         elif module.startswith("smalearn.course.ch"):  # a published solution
-            self.missing.append(f"`{name}`")
+            self.foreign.append(name)
         elif inspect.ismodule(value):
             self.imports.add(f"import {first}{renamed}")
         elif theirs or any(value is one for one in self.functions):

@@ -58,7 +58,7 @@ def test_the_file_is_short_and_a_whole_language_model(take_home):
     exec(text, mine)
     model = mine["read_model"](SHAKESPEARE, torch.float64)
     prompt = torch.arange(20) % 13
-    assert_close(mine["scores"](prompt, model), ours(prompt).detach(), 1e-12)
+    assert_close(mine["logits"](prompt, model), ours(prompt).detach(), 1e-12)
     written = mine["write"](model, prompt, 30, temperature=1e-9)
     assert torch.equal(written, generate(ours, prompt, 30)[0])
 
@@ -71,6 +71,6 @@ def test_it_says_what_is_missing(take_home):
 
 def test_without_chapter_06_the_file_would_hold_a_function_of_ours(take_home):
     said, text = take_home("7.2", "7.3", "7.6")
-    assert "waits for" in said
+    assert said.startswith("✗")
     assert "ssd_in_chunks" in said
     assert text is None
