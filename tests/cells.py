@@ -1,9 +1,13 @@
 """What a chapter shows: the source of its cells, what they print, and what they define."""
 
+import ast
 import functools
+import linecache
 from pathlib import Path
 
 import nbformat
+
+from smalearn.course.exercises import registry
 
 
 @functools.cache
@@ -24,3 +28,18 @@ def shown(number, *names, **given):
     for name in ("setup", *names):
         exec(cells(number)[name].source, given)
     return given
+
+
+def run_cell(source, space):
+    """Run a cell as a kernel does: the source of its functions can be read afterwards."""
+    name = f"<cell {len(linecache.cache)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    exec(compile(source, name, "exec"), space)
+
+
+def answered(chapter, id):
+    """A stub with the body of the solution: what a learner may write."""
+    code = registry()[id].code
+    body = code.splitlines()[ast.parse(code).body[0].body[0].end_lineno :]
+    stub = cells(chapter)[f"ex-{id.replace('.', '-')}-stub"].source
+    return stub.replace("    raise NotImplementedError", "\n".join(body))

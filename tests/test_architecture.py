@@ -30,6 +30,7 @@ WORKSHOP = [
         "course.doctor",
         "course.ladder",
         "course.server",
+        "course.takeaway",
         "course.teaching",
     },
     {"course.ch", "course.grading", "course.site"},

@@ -14,11 +14,26 @@ from pathlib import Path
 import smalearn
 from smalearn import __version__
 from smalearn.course import teaching, workbook
+from smalearn.course.workbook import road
 
-__all__ = ["bench", "claims", "doctor", "export", "grade", "lab", "main", "progress", "reset", "site", "slides"]
+__all__ = [
+    "afternoon",
+    "bench",
+    "claims",
+    "doctor",
+    "export",
+    "grade",
+    "lab",
+    "main",
+    "progress",
+    "reset",
+    "site",
+    "slides",
+]
 
 EXAMPLES = {
     "lab": "--no-browser --port 9999",
+    "afternoon": "--no-browser",
     "progress": "",
     "reset": "01 1.3",
     "doctor": "",
@@ -59,19 +74,30 @@ def _in_course(command: Callable[[argparse.Namespace], int]) -> Callable[[argpar
 @_in_course
 def lab(args: argparse.Namespace) -> int:
     """Bring `work/` up to date with the chapters and open it in JupyterLab, with the course's settings."""
+    return _lab(args, {}, [])
+
+
+@_in_course
+def afternoon(args: argparse.Namespace) -> int:
+    """Make `work/afternoon.ipynb`, a road to your own Mamba-2, of cells of the chapters, and open it as `lab` does."""
+    return _lab(args, road.made(CHAPTERS), [f"--LabApp.default_url=/lab/tree/{road.NAME}"])
+
+
+def _lab(args: argparse.Namespace, made: dict[Path, dict], options: list[str]) -> int:
+    """Copy what is newer of the chapters, and of notebooks made of them, to `work/`, and open JupyterLab there."""
     try:
         from smalearn.course.server import kernel, open_lab
     except ImportError:
-        return _fail('lab: JupyterLab is not installed here; run: python -m pip install -e ".[lab]"')
+        return _fail(f'{args.run.__name__}: JupyterLab is not installed here; run: python -m pip install -e ".[lab]"')
     try:
-        lines = workbook.sync(CHAPTERS, WORK, kernel())
+        lines = workbook.sync(CHAPTERS, WORK, kernel(), made)
     except OSError as error:
-        return _fail(f"lab: the chapters cannot be copied to work/: {error}")
+        return _fail(f"{args.run.__name__}: the chapters cannot be copied to work/: {error}")
     print(*lines, sep="\n", end="\n" if lines else "")
     ours = (str(Path(folder).absolute()) for folder in (".jupyter/lab", ".jupyter"))
     paths = [*ours, os.environ.get("JUPYTER_CONFIG_PATH", "")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
-    return open_lab(args.passed_on, args.log)
+    return open_lab([*options, *args.passed_on], args.log)
 
 
 @_in_course
@@ -81,7 +107,10 @@ def progress(args: argparse.Namespace) -> int:
 
     for name in workbook.unreadable(WORK):
         print(f"work/{name} cannot be read as a notebook: it does not count.")
-    print(workbook.table(workbook.progress(WORK, registry(), CHAPTERS)))
+    rows = workbook.progress(WORK, registry(), CHAPTERS)
+    print(workbook.table(rows))
+    if line := road.progress(rows, CHAPTERS):
+        print(line)
     return 0
 
 
@@ -89,7 +118,7 @@ def progress(args: argparse.Namespace) -> int:
 def reset(args: argparse.Namespace) -> int:
     """Put a chapter, or one exercise in it, back to what is published, after a backup."""
     try:
-        print(workbook.reset(WORK, CHAPTERS, args.chapter, args.exercise))
+        print(workbook.reset(WORK, CHAPTERS, args.chapter, args.exercise, road.made(CHAPTERS)))
     except ValueError as error:
         return _fail(str(error))
     except OSError as error:
@@ -245,15 +274,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_lab(commands: argparse._SubParsersAction) -> None:
-    """Define the sub-command that hands options it does not know to JupyterLab."""
-    command = commands.add_parser(
-        "lab",
-        help="open the course in JupyterLab, with newer chapters copied to work/",
-        usage="smalearn lab [--log] [options of JupyterLab, such as --no-browser --port 9999; --help-all lists them]",
-        allow_abbrev=False,
-    )
-    command.add_argument("--log", action="store_true", help="show JupyterLab's log in place of three lines")
-    command.set_defaults(run=lab, passed_on=[])
+    """Define the sub-commands that hand options they do not know to JupyterLab."""
+    words = {
+        lab: "open the course in JupyterLab, with newer chapters copied to work/",
+        afternoon: f"open a road of {road.hours()} through the chapters, to your own Mamba-2",
+    }
+    for run, text in words.items():
+        name = run.__name__
+        options = "[--log] [options of JupyterLab, such as --no-browser --port 9999; --help-all lists them]"
+        command = commands.add_parser(name, help=text, usage=f"smalearn {name} {options}", allow_abbrev=False)
+        command.add_argument("--log", action="store_true", help="show JupyterLab's log in place of three lines")
+        command.set_defaults(run=run, passed_on=[])
 
 
 def _add_bench(commands: argparse._SubParsersAction) -> None:

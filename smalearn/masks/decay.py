@@ -120,14 +120,14 @@ def until_end(log_a: torch.Tensor) -> torch.Tensor:
     return after.flip(-2).cumsum(-2).flip(-2)
 
 
-def split_chunks(x: torch.Tensor, chunk_len: int) -> torch.Tensor:
-    """(..., T, D) as (..., C, chunk_len, D), zeros after the last token; at least one chunk, none longer than T."""
-    length = x.shape[-2]
+def split_chunks(x: torch.Tensor, chunk_len: int, axis: int = -2) -> torch.Tensor:
+    """(..., T, D) as (..., C, chunk_len, D), or (..., T) with axis=-1: zeros after the last token, no chunk above T."""
+    length = x.shape[axis]
     chunk_len = max(1, min(chunk_len, length))
     chunks = max(1, -(-length // chunk_len))
     missing = chunks * chunk_len - length
-    x = F.pad(x, (0, 0, 0, missing)) if missing else x
-    return x.unflatten(-2, (chunks, chunk_len))
+    x = F.pad(x, (0, 0) * (-1 - axis) + (0, missing)) if missing else x
+    return x.unflatten(axis, (chunks, chunk_len))
 
 
 def join_chunks(x: torch.Tensor, length: int) -> torch.Tensor:

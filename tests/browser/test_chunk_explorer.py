@@ -70,16 +70,16 @@ def test_table_shows_the_costs(mount):
 def test_description_says_which_step_computes_a_part(mount):
     page = mount(ChunkExplorer(chunk_len=5))
     assert words(page) == (
-        "Step 1, the blocks on the diagonal: attention inside a chunk, quadratic in its length c, 7 % of the cost. "
-        "At c = 5 all take 39,531,315 multiply-adds, 1.00088 times as many as at c = 6."
+        "Step 1, within chunks: the blocks on the diagonal, attention, quadratic in the chunk's length c, "
+        "7 % of the cost. At c = 5 all take 39,531,315 multiply-adds, 1.00088 times as many as at c = 6."
     )
     assert headline(page) == "c = 5 takes 39,531,315 multiply-adds, 1.00088 times as many as c = 6"
     assert headline(change(page, chunk_len=6)) == "c = 6 takes 39,496,363 multiply-adds, the fewest"
     change(page, chunk_len=5)
     for new, text in [
-        ({"part": PARTS[1]}, "Step 2, the right factor: "),
+        ({"part": PARTS[1]}, "Step 2, write, the right factor: "),
         ({"part": PARTS[2]}, "this alone runs in sequence, 8 % of the cost."),
-        ({"part": PARTS[3]}, "Step 4, the left factor: "),
+        ({"part": PARTS[3]}, "Step 4, read, the left factor: "),
         ({"part": PARTS[4]}, "a product of three factors, steps 4, 3 and 2. It is never formed. At c = 5"),
         ({"chunk_len": 6}, "At c = 6 all take 39,496,363 multiply-adds, the fewest."),
         ({"chunk_len": 4096}, "At c = 4,096, one chunk, the quadratic form, all take 2,181,042,176 multiply-adds, "),

@@ -132,6 +132,19 @@ def test_a_copy_is_not_changed_by_opening_it(lab, page):
     assert not cut
 
 
+@pytest.mark.parametrize("height", [720, 900])
+def test_the_first_picture_is_seen_whole_when_it_has_been_run(lab, page, height):
+    page.set_viewport_size({"width": 1440, "height": height})
+    lab.open(page, "00_start_here.ipynb")
+    show(page, "title")
+    setup, live = (page.locator(".jp-Notebook .jp-CodeCell").nth(number) for number in (0, 1))
+    for _ in range(3):
+        page.keyboard.press("Shift+Enter")
+    expect(live.locator(".smalearn canvas")).to_have_count(2, timeout=60_000)  # torch is imported first
+    expect(live.locator(".smalearn")).to_be_in_viewport(ratio=1)
+    expect(setup.locator(".jp-OutputArea-child")).to_be_hidden()  # the style of dark pages shows nothing
+
+
 def test_nothing_left_the_machine_and_no_error_was_logged(chapter):
     hosts = {url.split("/")[2].rsplit(":", 1)[0] for url in chapter.asked if url.startswith(("http", "ws"))}
     assert hosts <= {"127.0.0.1", "localhost"}

@@ -1,12 +1,15 @@
-"""The judges of exercises 7.1, each of its verdicts, and 7.5, for which more than one way is right."""
+"""The judges of exercises 7.1, each of its verdicts, and 7.5 and 7.6, for which more than one way is right."""
 
 import pytest
 import torch
+from torch.nn import functional
 
 from smalearn.course.exercises import evaluate, registry
-from smalearn.ssd import ssd_quadratic
+from smalearn.models import Mamba2
+from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_step
+from smalearn.testing import assert_close
 
-CLOCK, TEXTS = registry()["7.1"], registry()["7.5"]
+CLOCK, TEXTS, LAYER = (registry()[id] for id in ("7.1", "7.5", "7.6"))
 
 
 def word_and_pause(word, pause):
@@ -102,9 +105,22 @@ def all_pairs(X, log_a, B, C, chunk_len):
     return ssd_quadratic(X, log_a, B, C)[0]
 
 
+def differences_of_clamped_sums(X, log_a, B, C, chunk_len):
+    sums, rows, state = log_a.clamp(min=-30).cumsum(-1)[..., None], [], 0
+    for begin in range(0, X.shape[-2], chunk_len):
+        x, b, c, s = (part[..., begin : begin + chunk_len, :] for part in (X, B, C, sums))
+        before = s[..., :1, :] - log_a.clamp(min=-30)[..., begin, None, None]
+        L = (s - s.mT).exp().tril()
+        rows.append((L * (c @ b.mT)) @ x + ((s - before).exp() * (c @ state.mT) if begin else 0))
+        last = s[..., -1:, :]
+        state = (last - before).exp() * state + ((last - s).exp() * x).mT @ b
+    return torch.cat(rows, -2)
+
+
 @pytest.mark.parametrize(
     ("attempt", "said"),
     [
+        (differences_of_clamped_sums, "it subtracts running sums"),
         (text_by_text, "a loop over texts or tokens inside a loop"),
         (
             all_pairs,
@@ -123,3 +139,71 @@ def test_a_slow_way_to_many_texts_is_named(attempt, said):
 def test_a_gradient_must_arrive():
     result = evaluate(TEXTS, lambda X, log_a, *others: TEXTS.solution(X, log_a.detach(), *others))
     assert result.problem.sentence.startswith("The values are right, the gradient by log_a is not: ")
+
+
+def the_librarys(x, weights):
+    dim, channels, heads = x.shape[1], len(weights["norm"]), len(weights["D"])
+    state, taps = (len(weights["bias"]) - channels) // 2, len(weights["taps"])
+    block = Mamba2(dim, state, channels // heads, conv_len=taps, heads=heads).double().requires_grad_(False)
+    ours = block.in_proj.weight, block.conv.weight, block.norm.weight, block.out_proj.weight
+    theirs = weights["W_in"].T, weights["taps"].T[:, None], weights["norm"], weights["W_out"].T
+    pairs = [*zip(ours, theirs, strict=True), (block.conv.bias, weights["bias"])]
+    for parameter, value in [*pairs, *((getattr(block, name), weights[name]) for name in ("dt_bias", "A_log", "D"))]:
+        parameter.copy_(value)
+    return block(x)
+
+
+def test_the_layer_is_mamba2():
+    *_, case = LAYER.draw()
+    for answer in (LAYER.solution(*case), LAYER.oracle(*case)):
+        assert_close(answer, the_librarys(*case), 1e-12)
+
+
+def by_steps(x, weights):
+    """Exercise 7.6, one token after the other, by 7.2 and 7.3."""
+    convolve, block_step = registry()["7.2"].solution, registry()["7.3"].solution
+    channels, heads, seen = len(weights["norm"]), len(weights["D"]), len(weights["bias"])
+    window = torch.zeros(len(weights["taps"]) - 1, seen, dtype=x.dtype)
+    state = torch.zeros(heads, channels // heads, (seen - channels) // 2, dtype=x.dtype)
+    rows = []
+    for token in x @ weights["W_in"]:
+        y, window = convolve(token[None, channels:-heads], weights["taps"], window)
+        X, B, C = functional.silu(y[0] + weights["bias"]).split([channels, *2 * [state.shape[-1]]])
+        dt = functional.softplus(token[-heads:] + weights["dt_bias"])
+        y, state = block_step(X.view(heads, -1), dt, weights["A_log"], B, C, weights["D"], state)
+        rows.append(functional.rms_norm(y.flatten() * functional.silu(token[:channels]), (channels,), eps=1e-5))
+    return weights["norm"] * torch.stack(rows) @ weights["W_out"]
+
+
+def test_a_layer_in_another_style_is_right_and_the_librarys_is_not_as_asked():
+    assert evaluate(LAYER, by_steps).outcome == "passed"
+    result = evaluate(LAYER, the_librarys)
+    assert result.outcome == "not as asked"
+    assert "smalearn.models" in result.detours[0]
+
+
+def channel_by_channel(x, weight, window):
+    seen, y = torch.cat([window, x]), torch.zeros_like(x)
+    for t in range(len(x)):
+        for d in range(x.shape[1]):
+            y[t, d] = weight[:, d] @ seen[t : t + len(weight), d]
+    return y, seen[len(x) :]
+
+
+def the_librarys_step(X, dt, A_log, B, C, D, state):
+    y, state = ssd_step(dt[:, None] * X, -A_log.exp() * dt, B.expand(len(X), -1), C.expand(len(X), -1), state)
+    return y + D[:, None] * X, state
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt", "said"),
+    [
+        ("7.2", channel_by_channel, "inside a loop"),
+        ("7.3", the_librarys_step, "smalearn.ssd"),
+        ("7.5", lambda X, log_a, B, C, chunk_len: ssd_chunked(X, log_a, B, C, chunk_len=chunk_len)[0], "smalearn.ssd"),
+    ],
+)
+def test_a_right_answer_that_is_not_ones_own_or_slow_is_not_as_asked(id, attempt, said):
+    result = evaluate(registry()[id], attempt)
+    assert result.outcome == "not as asked"
+    assert said in result.detours[0]

@@ -77,6 +77,13 @@ def test_lab_opens_the_copies_with_the_courses_settings_and_keeps_one_option(cou
     assert capsys.readouterr().out == ""
 
 
+def test_afternoon_opens_its_own_notebook_like_lab(course, jupyterlab):
+    assert cli.main(["afternoon", "--port", "9999"]) == 0
+    options = ["--LabApp.default_url=/lab/tree/afternoon.ipynb", "--port", "9999"]
+    assert jupyterlab == [(options, settings(course))]
+    assert nbformat.read(course / "work/afternoon.ipynb", 4).metadata.kernelspec.name == "ours"
+
+
 def test_lab_keeps_other_settings_behind_those_of_the_course(course, jupyterlab, monkeypatch):
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "elsewhere")
     cli.main(["lab"])

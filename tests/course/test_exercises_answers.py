@@ -1,6 +1,7 @@
 """Answers that students would write: wrong ones that passed once are rejected, right ones in other styles pass."""
 
 import inspect
+from functools import partial
 
 import pytest
 import torch
@@ -135,6 +136,21 @@ def test_a_reason_is_told_where_it_is_one(id, attempt, said, reason):
     assert (result.outcome, reason in (result.sign or "")) == ("failed", said)
 
 
+def from_the_front(entering, decay, updates, state):
+    """Exercise 6.3 with chunks on axis 0: the states that enter the chunks, or those after them."""
+    states = [state]
+    for a, update in zip(decay, updates, strict=True):
+        states.append(a * states[-1] + update)
+    return torch.stack(states[:-1] if entering else states[1:]), states[-1]
+
+
+def test_who_counts_axes_from_the_front_hears_first_what_else_is_wrong():
+    right, wrong = (evaluate(EXERCISES["6.3"], partial(from_the_front, entering)) for entering in (True, False))
+    assert right.misconception is None
+    assert "leading axes" in right.sign
+    assert wrong.misconception.startswith("these are the states AFTER the chunks")
+
+
 TOLD = [
     "the order that writes the fewest entries",
     "the order whose largest step is smallest",
@@ -183,7 +199,7 @@ def two_that_look_alike(L, R):
             ),
         ),
         ("6.1", row_by_row),
-        ("7.4", lambda: 129.0),
+        ("7.4", lambda: 520.0),
         ("10.1", two_that_look_alike),
         ("6.6", lambda T, n, p: min(range(1, T + 1), key=lambda q: macs(T, q, n, p))),
     ],

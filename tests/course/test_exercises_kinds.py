@@ -123,8 +123,8 @@ def test_a_wrong_prediction_is_not_told_the_answer(guess, sentence, misconceptio
         (100, "That is too little"),
         (1000, "That is too much"),
         (float("inf"), "That is too much"),
-        (142, "That is too much"),  # a tenth of what is right, not of what is guessed
-        (140, None),
+        (570, "That is too much"),  # a tenth of what is right, not of what is guessed
+        (560, None),
     ],
 )
 def test_a_number_is_predicted_within_its_tolerance(guess, said):

@@ -13,7 +13,10 @@ from smalearn import fast
 from smalearn.course.exercises import check, commands, evaluate, registry, report, trace, verify
 from smalearn.course.exercises.trace import BUDGET, BYTES
 from smalearn.course.exercises.way import LENGTHS, Way
+from smalearn.kernel_attention import softmax_weights
 from smalearn.linear_attention import linear_attention_chunked
+from smalearn.masks import BandedMask, CausalMask
+from smalearn.sma import sma_sparse
 
 EXERCISES = registry()
 
@@ -248,6 +251,8 @@ def faded_keys(Q, K, log_a):
 @pytest.mark.parametrize(
     ("id", "attempt", "said"),
     [
+        ("1.2", lambda Q, K: softmax_weights(Q, K, CausalMask(len(Q))), "it calls `smalearn.kernel_attention."),
+        ("1.6", lambda Q, K, V, w: sma_sparse(Q, K, V, BandedMask(len(Q), len(Q), w)), "it calls `smalearn.sma."),
         ("1.6", window_of, "its largest tensor, (64, 64) for T = 64, grows as T²; it should grow as T"),
         ("2.6", in_one_einsum, "its largest tensor, made inside `einsum`, "),
         ("3.1", by_vmap, "(64, 64) for T = 64, grows as T²"),
@@ -382,5 +387,5 @@ def test_check_says_so_and_takes_what_is_nearly_as_fast(capsys, monkeypatch):
 
 
 def test_nothing_is_measured_where_nothing_is_asked():
-    assert EXERCISES["1.2"].way is None
+    assert EXERCISES["1.5"].way is None
     assert Way(case=print).memory is None

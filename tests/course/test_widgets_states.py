@@ -149,7 +149,7 @@ TRACED = "KernelTracer(length=40, chunk_len=16, state=8, head_dim=20, heads=2, d
         ),
         (
             ChunkExplorer(chunk_len=64),
-            "ChunkExplorer(chunk_len=64, length=4096, state=64, head_dim=64, decay=0.9, seed=0, part='inside a chunk')",
+            "ChunkExplorer(chunk_len=64, length=4096, state=64, head_dim=64, decay=0.9, seed=0, part='within chunks')",
         ),
         (ContractionMap(source=9), "ContractionMap(features=64, head_dim=64, scan=True, source=9, target=1024)"),
         (DualityExplorer(" to  be ", chunk=1), "DualityExplorer(2 words, chunk=1)"),

@@ -239,20 +239,12 @@ def test_which_linear_attention_is_fastest_depends_on_the_processor():
     assert "beats it by an eighth" in text
 
 
-def test_sixteen_times_the_state_in_less_time():
-    text, parts = (
-        prose("06", "motive-after"),
-        {cpu: recorded("training", cpu)["growth"]["contests"] for cpu in (EPYC, XEON)},
-    )
-    small, large = (medians(parts[EPYC][place]) for place in (0, -1))
-    assert f"takes {large['SSD'] / small['SSD']:.1f} times as long" in text
+def test_sixteen_times_the_state():
+    text, contests = prose("06", "motive-after"), recorded("training", EPYC)["growth"]["contests"]
+    small, large = (medians(contests[place]) for place in (0, -1))
     scan = large["selective scan"]
+    assert f"takes {large['SSD'] / small['SSD']:.1f} times as long" in text
     assert f"takes {scan / small['selective scan']:.0f} times as long, {scan:.1f} seconds" in text
-    assert f"takes {large['selective loop']:.2f} seconds" in text
-    assert 1 / 4.5 < large["SSD"] / small["selective scan"] < 1 / 3.5
-    assert 1 / 8.5 < medians(parts[XEON][-1])["SSD"] / medians(parts[XEON][0])["selective scan"] < 1 / 7.5
-    assert "costs a quarter of what" in text
-    assert "on an Intel Xeon it is an eighth" in text
 
 
 def test_the_order_of_delta_rules_is_the_same_on_both():

@@ -98,6 +98,7 @@ exercise(
     oracle=lambda Q, K: torch.stack(
         [torch.cat([(K[: t + 1] @ Q[t]).softmax(0), K.new_zeros(len(K) - t - 1)]) for t in range(len(Q))]
     ),
+    way=Way(case=lambda randn, length: (randn(length, 2), randn(length, 2)), forbids=("smalearn.kernel_attention",)),
     wrong={
         # when the mask acts
         "the scores of the future became 0, and exp(0) = 1: the future keeps weight. "
@@ -116,6 +117,8 @@ exercise(
         "next to a hidden score that is far larger all visible weights are 0, and 0 / 0 is NaN; or its exponential is "
         "infinite, and 0 · ∞ is NaN. Hide by −∞ before "
         "the exponential": f"{SHIFT} ; peak → G.max(-1, keepdim=True).values",
+        "a row in which all visible weights have vanished sums to 0, not to 1: hide by −∞ before the "
+        "exponential": f"{RETURN} → W = G.softmax(-1).tril()\n    return (W / W.sum(-1, keepdim=True)).nan_to_num()",
         "you subtract the largest score of all: where what is visible lies far below, "
         "all underflows, and 0 / 0 is NaN. Subtract the largest visible score of the row": f"{SHIFT} ; peak → G.max()",
         "you subtract the largest of a row in which hidden scores are 0: where "
@@ -189,7 +192,9 @@ exercise(
     minutes=10,
     cases=_band_cases,
     oracle=_band_oracle,
-    way=Way(case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), 3), memory=1, work=1),
+    way=Way(
+        case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), 3), memory=1, work=1, forbids=("smalearn.sma",)
+    ),
     wrong={
         "your window looks only back: the band has `window` sources on EITHER side of t": "t + window + 1 → t + 1",
         "your window ends one source early: "

@@ -26,7 +26,7 @@ def decay_mask(log_a):
     Insight: After a reset exp(−∞) = 0 appears by itself: documents that lie end to end need no other mask.
     """
     length = log_a.shape[-1]
-    later = torch.ones(length, length, dtype=torch.bool).tril(-1)
+    later = torch.ones(length, length, dtype=torch.bool, device=log_a.device).tril(-1)
     steps = torch.where(later, log_a[..., :, None], 0.0)
     return steps.cumsum(-2).exp().tril()
 
@@ -120,5 +120,7 @@ exercise(
         "and no decay is too strong for `exp`": "log_a[ → log_a.clamp(min=-1)[",
         "you clamp the log decays: what a reset leaves must be 0, "
         "and no decay is too strong for `exp`": "log_a[ → log_a.clamp(min=-10.0)[",
+        "you add a small number to the decays: what a reset leaves must be 0, "
+        "and exp(−∞) is 0 by itself": "log_a[ → (log_a.exp() + 1e-6).log()[",
     },
 )(decay_mask)

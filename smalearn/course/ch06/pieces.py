@@ -9,48 +9,49 @@ from smalearn.course.exercises.core import exercise
 
 
 def chunk_states(X, log_a, B):
-    """State that each chunk leaves at its end, from zero: (chunks, P, N).
+    """State that each chunk leaves at its end, from zero: (..., chunks, P, N).
 
-    Compute for every chunk the state that its own tokens leave at its end, if it starts from zero.
+    Compute for every chunk the state that its own tokens leave at its end, if it starts from zero. Any axes may stand
+    before that of the chunks.
 
     Hint: Token s writes X_s B_sᵀ. Which decays does that meet on its way to the end of the chunk?
 
     Hint: All a_k with k > s, not its own. You have these products already: look at the last row of `decay_mask`.
 
-    Hint: `left = decay_mask(log_a)[..., -1, :]` is (chunks, c). Scale the rows of X by it. The sum over s is then one
-    matrix product with B: which of the two has to be transposed?
+    Hint: `left = decay_mask(log_a)[..., -1, :]` is (..., chunks, c). Scale the rows of X by it. The sum over s is then
+    one matrix product with B: which of the two has to be transposed?
 
     Insight: This product of (P, c) and (c, N) is where a GPU's matrix units do the work that a scan would do number by
     number.
     """
-    left = decay_mask(log_a)[..., -1, :]  # (chunks, c)
+    left = decay_mask(log_a)[..., -1, :]  # (..., chunks, c)
     return (left[..., None] * X).mT @ B
 
 
 def _chunk_cases(randn):
-    """X, log_a and B in chunks; the decays in turn all 1, mild, and with resets."""
+    """X, log_a and B in chunks; the decays in turn all 1, mild, with resets; at last heads that share B."""
     ones, mild, resets = torch.zeros_like, torch.clone, with_a_reset
-    sizes = [(1, 1, 1, 1, ones), (1, 2, 1, 2, ones), (2, 3, 2, 3, mild), (3, 4, 2, 2, resets)]
-    for chunks, length, head_dim, features, kind in sizes:
-        log_a = kind(decays(randn, chunks, length))
-        yield randn(chunks, length, head_dim), log_a, randn(chunks, length, features)
+    sizes = [((1,), 1, 1, 1, ones), ((1,), 2, 1, 2, ones), ((2,), 3, 2, 3, mild), ((3,), 4, 2, 2, resets)]
+    for lead, length, head_dim, features, kind in [*sizes, ((2, 3), 2, 2, 3, mild)]:
+        log_a = kind(decays(randn, *lead, length))
+        yield randn(*lead, length, head_dim), log_a, randn(*lead, length, features)
+    yield randn(2, 2, 3, 2, 2), decays(randn, 2, 2, 3, 2), randn(2, 1, 3, 2, 3)
 
 
 def _written_loop(X, log_a, B):
     """The recurrence, from zero in every chunk."""
-    states = []
-    for x, a, b in zip(X, log_a.exp(), B, strict=True):
-        state = torch.zeros(X.shape[-1], B.shape[-1], dtype=X.dtype)
-        for s in range(len(x)):
-            state = a[s] * state + torch.outer(x[s], b[s])
-        states.append(state)
-    return torch.stack(states)
+    state = torch.zeros(*log_a.shape[:-1], X.shape[-1], B.shape[-1], dtype=X.dtype)
+    for s in range(log_a.shape[-1]):
+        written = X[..., s, :, None] * B[..., s, None, :]
+        state = log_a[..., s, None, None].exp() * state + written
+    return state
 
 
 def _true_states(X, log_a, B):
     """The recurrence, not from zero in every chunk but through all of them."""
-    entering, final = hand_over(log_a.sum(-1).exp(), chunk_states(X, log_a, B), X.new_zeros(X.shape[-1], B.shape[-1]))
-    return torch.cat([entering[1:], final[None]])
+    updates = chunk_states(X, log_a, B)
+    entering, final = hand_over(log_a.sum(-1).exp(), updates, torch.zeros_like(updates[..., 0, :, :]))
+    return torch.cat([entering[..., 1:, :, :], final[..., None, :, :]], -3)
 
 
 LEFT = "decay_mask(log_a)[..., -1, :]"
@@ -85,7 +86,7 @@ exercise(
         "these are the true states, with all that came before the chunk: passing them on is the next step. "
         "Here every chunk starts from zero": _true_states,
         "you add up the chunks: that is the next step, and it has decays of its own. "
-        "Here each starts from zero": lambda X, log_a, B: chunk_states(X, log_a, B).cumsum(0),
+        "Here each starts from zero": lambda X, log_a, B: chunk_states(X, log_a, B).cumsum(-3),
         "the weights are log decays: the exponential is missing": "[..., -1, :] → [..., -1, :].log()",
         "this is the first column of the mask: "
         "what is written meets the decays in its last row": "[..., -1, :] → [..., :, 0]",
@@ -107,25 +108,27 @@ exercise(
 
 
 def hand_over(decay, updates, state):
-    """The states that enter the chunks (chunks, P, N), and the one after the last chunk (P, N).
+    """The states that enter the chunks (..., chunks, P, N), and the one after the last chunk (..., P, N).
 
-    Pass the state through the chunks; return the state that enters each, and the last one.
+    Pass the state through the chunks; return the state that enters each, and the last one. Any axes may stand before
+    that of the chunks.
 
     Hint: Seen from far away a chunk is a single step of a state space model. What are its decay and its input?
 
     Hint: Before a chunk changes the state, note it down: that is what the chunk's tokens will read.
 
-    Hint: In a loop over `zip(decay, updates)`, first `entering.append(state)`. Then the chunk makes a new state of the
-    old one: one product, one sum.
+    Hint: `updates.unbind(-3)` gives one chunk after the other, whatever stands before; so does `decay`, once it has two
+    more axes. In the loop first `entering.append(state)`. Then one product and one sum make the new state.
 
     Insight: It is the recurrence once more, with chunks for tokens: the same function could be used on chunks of
     chunks.
     """
+    decay = decay[..., None, None]  # (..., chunks, 1, 1)
     entering = []
-    for a, update in zip(decay, updates, strict=True):
+    for a, update in zip(decay.unbind(-3), updates.unbind(-3), strict=True):
         entering.append(state)
-        state = a * state + update
-    return torch.stack(entering), state
+        state = a * state + update  # (..., P, N)
+    return torch.stack(entering, -3), state
 
 
 def _hand_cases(randn):
@@ -135,17 +138,19 @@ def _hand_cases(randn):
         decay = decays(randn, chunks).exp()
         yield decay, randn(chunks, head_dim, features), randn(head_dim, features)
     yield torch.tensor([0.5, 0.0, 0.25]).double(), randn(3, 2, 3), randn(2, 3)
+    for lead in ((2,), (3, 2)):
+        yield decays(randn, *lead, 3).exp(), randn(*lead, 3, 2, 2), randn(*lead, 2, 2)
 
 
 def _handed_over(decay, updates, state):
     """Every state as a sum over all chunks before it, and over what was there at first."""
     sums = []
-    for c in range(len(decay) + 1):
-        total = decay[:c].prod() * state
+    for c in range(decay.shape[-1] + 1):
+        total = decay[..., :c].prod(-1)[..., None, None] * state
         for j in range(c):
-            total = total + decay[j + 1 : c].prod() * updates[j]
+            total = total + decay[..., j + 1 : c].prod(-1)[..., None, None] * updates[..., j, :, :]
         sums.append(total)
-    return torch.stack(sums[:-1]), sums[-1]
+    return torch.stack(sums[:-1], -3), sums[-1]
 
 
 exercise(
@@ -165,24 +170,24 @@ exercise(
         "you decay a state by the chunk that it enters: what enters is the state as the chunk before left it. "
         "How it fades inside is the next exercise": "append(state) → append(a * state)",
         "your decays are one chunk late: "
-        "chunk c multiplies the state that enters it by its own decay": "zip(decay, → zip([1, *decay[:-1]],",
+        "chunk c multiplies the state that enters it by "
+        "its own decay": "decay.unbind(-3), → [1, *decay.unbind(-3)[:-1]],",
         "`decay` is the factor already, not its logarithm: "
         "you take the exponential once more": "a * state → a.exp() * state",
         "you decay by the next chunk's factor: "
-        "chunk c's own acts on the state that enters it": "zip(decay, → zip([*decay[1:], 1],",
-        "your last state is the one that enters the last chunk, "
-        "which it still meets": "(entering), state → (entering), entering[-1]",
+        "chunk c's own acts on the state that enters it": "decay.unbind(-3), → [*decay.unbind(-3)[1:], 1],",
+        "your last state is the one that enters the last chunk, which it still meets": "-3), state → -3), entering[-1]",
         "your last state is the last update: "
-        "the state before it decays, and stays": "(entering), state → (entering), updates[-1]",
+        "the state before it decays, and stays": "-3), state → -3), updates[..., -1, :, :]",
         "you go backwards: the state enters chunk "
-        "0": "zip(decay, updates → zip(decay.flip(0), updates.flip(0) ; stack(entering) → stack(entering[::-1])",
+        "0": ".unbind → .flip(-3).unbind ; stack(entering → stack(entering[::-1]",
         "you start from zero: the first chunk reads the given state": "entering = [] → entering, state = [], 0 * state",
         "the given state never decays: it passes through the chunks like "
         "everything else": "entering = [] → entering, given = [], state ; a * state → given + a * (state - given)",
         "what enters a chunk is more than the update of the one before: all chunks before "
-        "it, decayed": "a * state + update → update ; (entering), state → (entering), a * entering[-1] + update",
+        "it, decayed": "a * state + update → update ; -3), state → -3), a * entering[-1] + update",
         "every entering state is the last one: you keep ONE tensor and change it in place. "
-        "Write `state = a * state + update`": "torch.stack(entering) → state.expand_as(updates)",
+        "Write `state = a * state + update`": "torch.stack(entering, -3) → state[..., None, :, :].expand_as(updates)",
     },
 )(hand_over)
 
@@ -191,38 +196,36 @@ exercise(
 
 
 def read_states(C, log_a, entering):
-    """Output that every token reads from the past: (chunks, c, P).
+    """Output that every token reads from the past: (..., chunks, c, P).
 
-    Compute for every token what it reads from the state that enters its chunk.
+    Compute for every token what it reads from the state that enters its chunk. Any axes may stand before that of the
+    chunks.
 
     Hint: The state entered before the chunk's first token. Which decays has it met when token t reads it?
 
     Hint: All of the chunk so far, a_t included: a token first decays the state. A running sum of `log_a`.
 
-    Hint: `C @ entering.mT` is (chunks, c, P): all tokens read in one product. What scales its rows is (chunks, c), the
-    exponential of the running sum, and lacks an axis.
+    Hint: `C @ entering.mT` is (..., chunks, c, P): all tokens read in one product. What scales its rows is
+    (..., chunks, c), the exponential of the running sum, and lacks an axis.
 
     Insight: All tokens of a chunk read at once because none of them needs the states between: one product with C.
     """
-    since = log_a.cumsum(-1).exp()  # (chunks, c)
+    since = log_a.cumsum(-1).exp()  # (..., chunks, c)
     return since[..., None] * (C @ entering.mT)
 
 
 def _read_cases(randn):
     for _, log_a, C in _chunk_cases(randn):
-        yield C, log_a, randn(len(C), 2, C.shape[-1])
+        yield C, log_a, randn(*log_a.shape[:-1], 2, C.shape[-1])
 
 
 def _read_loop(C, log_a, entering):
     """The entering state, decayed and read step by step."""
-    outputs = []
-    for c, a, state in zip(C, log_a.exp(), entering, strict=True):
-        rows = []
-        for t in range(len(c)):
-            state = a[t] * state
-            rows.append(state @ c[t])
-        outputs.append(torch.stack(rows))
-    return torch.stack(outputs)
+    rows, state = [], entering
+    for t in range(log_a.shape[-1]):
+        state = log_a[..., t, None, None].exp() * state
+        rows.append((state @ C[..., t, :, None])[..., 0])
+    return torch.stack(rows, -2)
 
 
 exercise(
@@ -254,9 +257,9 @@ exercise(
         "start up to its own": "log_a.cumsum(-1) → log_a.flip(-1).cumsum(-1).flip(-1)",
         "you add up decays: they multiply. Sum the logarithms, "
         "then take the exponential": "cumsum(-1).exp() → exp().cumsum(-1)",
-        "each chunk reads the state that enters the one before": "entering.mT → entering.roll(1, 0).mT",
-        "you sum `log_a` over the chunks: sum it over the tokens of each, axis -1": "cumsum(-1) → cumsum(0)",
+        "each chunk reads the state that enters the one before": "entering.mT → entering.roll(1, -3).mT",
+        "you sum `log_a` over the chunks: sum it over the tokens of each, axis -1": "cumsum(-1) → cumsum(-2)",
         "your running sum goes on from chunk to chunk: each state enters its own chunk, "
-        "and the sum begins anew": "log_a.cumsum(-1) → log_a.flatten().cumsum(0).unflatten(0, log_a.shape)",
+        "and the sum begins anew": "log_a.cumsum(-1) → log_a.flatten(-2).cumsum(-1).view(log_a.shape)",
     },
 )(read_states)

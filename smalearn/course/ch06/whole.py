@@ -12,31 +12,33 @@ from smalearn.masks.decay import split_chunks
 
 
 def ssd_in_chunks(X, log_a, B, C, state, chunk_len):
-    """The scalar state space model in chunks: Y (T, P) and the last state (P, N).
+    """The scalar state space model in chunks: Y (..., T, P) and the last state (..., P, N).
 
-    Put the four steps together: any length, a first state, and the last state returned.
+    Put the four steps together: any leading axes, any length, a first state, and the last state returned.
 
-    Hint: Four lines, one for each step, with your functions of 6.1 to 6.4; before them a line that cuts, after them a
-    line that joins.
+    Hint: Four lines, one for each step, with your functions of 6.1 to 6.4; before them two lines that cut, after them
+    one that joins.
 
-    Hint: `split_chunks(x, chunk_len)` cuts a (T, D) tensor into (chunks, c, D), with zeros after the last token: they
-    say nothing and decay nothing. For `log_a`, append an axis, and take it away again.
+    Hint: `split_chunks(x, chunk_len)` cuts (..., T, D) into (..., chunks, c, D), with zeros after the last token: they
+    say nothing and decay nothing. `log_a` has no axis D: say that its time is `axis=-1`.
 
-    Hint: The whole decay of a chunk is `log_a.sum(-1).exp()`. Join with `.flatten(0, 1)[:length]`.
+    Hint: The whole decay of a chunk is `log_a.sum(-1).exp()`. Join with `.flatten(-3, -2)[..., :length, :]`.
 
     Insight: Per token this costs what the recurrence does up to a constant, but as matrix products: duality, used where
     each side is best.
     """
-    length = len(X)
-    X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a[:, None], B, C))  # (chunks, c, ·)
-    log_a = log_a[..., 0]  # (chunks, c)
-    inside = (decay_mask(log_a) * (C @ B.mT)) @ X
-    entering, final = hand_over(log_a.sum(-1).exp(), chunk_states(X, log_a, B), state)
+    length = X.shape[-2]
+    X, B, C = (split_chunks(x, chunk_len) for x in (X, B, C))  # (..., chunks, c, ·)
+    log_a = split_chunks(log_a, chunk_len, axis=-1)  # (..., chunks, c)
+    inside = (decay_mask(log_a) * (C @ B.mT)) @ X  # (..., chunks, c, P)
+    updates = chunk_states(X, log_a, B)  # (..., chunks, P, N)
+    entering, final = hand_over(log_a.sum(-1).exp(), updates, state)
     Y = inside + read_states(C, log_a, entering)
-    return Y.flatten(0, 1)[:length], final
+    return Y.flatten(-3, -2)[..., :length, :], final
 
 
 def _ssd_cases(randn):
+    """Of one head first; then leading axes, heads that share B and C, and resets."""
     sizes = [(1, 1, 1, 1), (3, 2, 1, 1), (4, 2, 2, 2), (6, 2, 3, 2), (7, 2, 2, 3), (5, 2, 2, 8), (8, 2, 2, 2)]
     for number, (length, head_dim, features, chunk_len) in enumerate(sizes):
         X, B, C = (randn(length, size) for size in (head_dim, features, features))
@@ -49,30 +51,35 @@ def _ssd_cases(randn):
         if number == 6:
             log_a = with_a_reset(log_a)
         yield X, log_a, B, C, state, chunk_len
+    for heads, shared in (((2,), (2,)), ((2, 3), (2, 1))):
+        X, B, C = randn(*heads, 5, 2), randn(*shared, 5, 3), randn(*shared, 5, 3)
+        yield X, with_a_reset(decays(randn, *heads, 5)), B, C, randn(*heads, 2, 3), 2
 
 
 def _recurrence(X, log_a, B, C, state, chunk_len):
     """One token after the other."""
     rows = []
-    for t in range(len(X)):
-        state = log_a[t].exp() * state + torch.outer(X[t], B[t])
-        rows.append(state @ C[t])
-    return torch.stack(rows), state
+    for t in range(X.shape[-2]):
+        state = log_a[..., t, None, None].exp() * state + X[..., t, :, None] * B[..., t, None, :]
+        rows.append((state @ C[..., t, :, None])[..., 0])
+    return torch.stack(rows, -2), state
 
 
 # Tokens that are left over neither write nor read.
-LOST = "split_chunks(x, → split_chunks(x.where(torch.arange(length)[:, None] < length // chunk_len * chunk_len, 0),"
+LOST = (
+    "split_chunks(x, → split_chunks(x.where(torch.arange(length)[:, None] < length // chunk_len * chunk_len, 0), ; "
+    "split_chunks(log_a, → split_chunks(log_a.where(torch.arange(length) < length // chunk_len * chunk_len, 0),"
+)
 WRONG_STEPS = {  # of Y, whatever state comes in
     "these are the diagonal blocks alone: step 4, what the states say, "
     "is never added": "inside + read_states(C, log_a, entering) → inside",
     "each chunk also reads what it writes itself, which its diagonal block has counted: "
-    "read the state that ENTERS the chunk": "log_a, entering) → log_a, entering + chunk_states(X, log_a, B))",
+    "read the state that ENTERS the chunk": "log_a, entering) → log_a, entering + updates)",
     "each chunk knows only the chunk before it: the states must be handed on, decayed, "
-    "through all chunks": "log_a, entering) → log_a, torch.cat([state[None], chunk_states(X, log_a, B)[:-1]]))",
+    "through all chunks": "log_a, entering) → log_a, torch.cat([state[..., None, :, :], updates[..., :-1, :, :]], -3))",
     "the last, shorter chunk is lost: T need not be a multiple of the chunk length": LOST,
     "step 1 is never added: what tokens read inside their chunk": "inside + read → read",
-    "each chunk reads what the chunk leaves, "
-    "not what enters it": "log_a, entering) → log_a, chunk_states(X, log_a, B))",
+    "each chunk reads what the chunk leaves, not what enters it": "log_a, entering) → log_a, updates)",
     "inside a chunk nothing is masked: tokens read what comes later, and nothing decays. "
     "Its scores need the mask of 6.1": "decay_mask(log_a) * (C → (C",
     "inside a chunk nothing decays: its scores need the mask of 6.1, "
@@ -85,21 +92,21 @@ WRONG_STEPS = {  # of Y, whatever state comes in
     "between chunks you multiply by the sum of log a: the decay is its exponential; "
     "look at 6.3": "log_a.sum(-1).exp() → log_a.sum(-1)",
     "nothing of the state decays while a chunk passes: "
-    "look at 6.3": "log_a.sum(-1).exp() → torch.ones_like(log_a[:, 0])",
+    "look at 6.3": "log_a.sum(-1).exp() → torch.ones_like(log_a[..., 0])",
     "the state is read as it entered: for token t it has decayed by a_1 ⋯ a_t; "
     "look at 6.4": "read_states(C, log_a, entering) → C @ entering.mT",
     "what a token writes does not decay until its chunk ends: look at 6.2": "chunk_states(X, log_a, B) → X.mT @ B",
     "you weight what is written by the mask's first row, one token: what a chunk adds decays to its END, "
-    "the last row": "chunk_states(X, log_a, B) → X[:, :1].mT @ B[:, :1]",
+    "the last row": "chunk_states(X, log_a, B) → X[..., :1, :].mT @ B[..., :1, :]",
     "you weight what is written by the mask's first column, the decay from the chunk's beginning: "
     "until its END is the last row": "chunk_states(X, log_a, B) → (decay_mask(log_a)[..., :1] * X).mT @ B",
     "inside a chunk what token s writes meets its own a_s: "
     "the mask's product begins after s": "decay_mask(log_a) → decay_mask(log_a) * log_a.exp()[..., None, :]",
     "a token does not read itself: the diagonal belongs to the mask": "decay_mask(log_a) → decay_mask(log_a).tril(-1)",
     "a chunk's own decay meets what it adds to the state: "
-    "look at 6.3": "chunk_states( → log_a.sum(-1).exp()[:, None, None] * chunk_states(",
+    "look at 6.3": "chunk_states( → log_a.sum(-1).exp()[..., None, None] * chunk_states(",
     "each chunk reads the state after it, and so its own tokens twice: read first, "
-    "then hand on": "log_a, entering) → log_a, torch.cat([entering[1:], final[None]]))",
+    "then hand on": "log_a, entering) → log_a, torch.cat([entering[..., 1:, :, :], final[..., None, :, :]], -3))",
 }
 
 
@@ -119,14 +126,14 @@ exercise(
     wrong=WRONG_STEPS
     | {
         "every chunk starts from the given state: only the first one does, "
-        "the others from what came before": "log_a, entering) → log_a, state.expand_as(entering))",
-        "the given state is ignored: it enters the first chunk": "B), state) → B), 0 * state)",
-        "the last, shorter chunk is dropped: pad it": f"{LOST} ; [:length] → [: length // chunk_len * chunk_len]",
+        "the others from what came before": "log_a, entering) → log_a, state[..., None, :, :].expand_as(entering))",
+        "the given state is ignored: it enters the first chunk": "updates, state) → updates, 0 * state)",
+        "the last, shorter chunk is dropped: pad it": f"{LOST} ; :length → : length // chunk_len * chunk_len",
         "you return the state that entered the last chunk: "
-        "the one after it is asked for": "[:length], final → [:length], entering[-1]",
+        "the one after it is asked for": ":], final → :], entering[..., -1, :, :]",
         "your padding empties the last state: its decay must be "
-        "1, log a = 0": "[:length], final → [:length], final * (length % min(chunk_len, length) == 0)",
-        "you return the padded tokens, too: keep the first T": "(0, 1)[:length] → (0, 1)",
+        "1, log a = 0": ":], final → :], final * (length % min(chunk_len, length) == 0)",
+        "you return the padded tokens, too: keep the first T": "[..., :length, :] → ",
     },
 )(ssd_in_chunks)
 

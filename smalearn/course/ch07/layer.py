@@ -5,6 +5,7 @@ import torch
 from smalearn.course.ch06.mask import decays
 from smalearn.course.ch07.window import two_at_once
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 # --------------------------------------------------------------------------------- 7.3 a step as long as the token says
 
@@ -37,6 +38,12 @@ def _block_cases(randn):
         dt, A_log, D = -decays(randn, heads), -decays(randn, heads), randn(heads)
         B, C = randn(2, features)
         yield X * (kind > 0) + 0.0, dt * (kind != 1), A_log, B, C, D, state * (kind > 0) + 0.0
+
+
+def _many_heads(randn, length):
+    sizes = [(length, 2), (length,), (length,), (3,), (3,), (length,), (length, 2, 3)]
+    X, dt, *others = (randn(*size) for size in sizes)
+    return X, dt.abs(), *others
 
 
 def _block_loop(X, dt, A_log, B, C, D, state):
@@ -103,6 +110,7 @@ exercise(
     minutes=8,
     cases=_block_cases,
     oracle=_block_loop,
+    way=Way(case=_many_heads, loops=0, forbids=("smalearn.ssd", "smalearn.fast"), axis="h"),
     wrong=WRONG_DECAYS
     | WRONG_WRITES
     | WRONG_SKIPS
@@ -148,22 +156,22 @@ exercise(
 def equal_after():
     """The number of tokens after which attention's cache is as large as the state.
 
-    A layer with D = 1024 has 2D = 2048 channels, each with a state of N = 128 numbers. Attention of the same D keeps a
-    key and a value, 2D numbers, for every token. After how many tokens are the two equally large?
+    A layer with D = 1024 has 2D = 2048 channels, each with a state of N = 128 numbers. Attention of the same D has 16
+    heads of 64, and groups of four share their keys and values. After how many tokens are the two equally large?
 
-    Hint: How many numbers is the state, all channels together?
+    Hint: How many numbers is the state, all channels together? And how many does attention keep for one token?
 
-    Hint: 2048 · 128 numbers, against 2048 for each token.
+    Hint: 2048 · 128 numbers of state. Attention keeps a key and a value of 64 numbers for each of 4 groups.
 
-    Too little: After so few tokens the cache is smaller: 2D numbers a token, against N numbers for each of the 2D
-    channels.
+    Too little: After so few tokens the cache is smaller: a key and a value of 64 numbers for each of 4 groups, against
+    N numbers for each of the 2D channels.
 
-    Too much: After so many tokens the cache is larger: 2D numbers a token, against N numbers for each of the 2D
-    channels.
+    Too much: After so many tokens the cache is larger: a key and a value of 64 numbers for each of 4 groups, against
+    N numbers for each of the 2D channels.
 
-    Insight: So here, up to N = 128 tokens, attention remembers in less memory, and exactly. A state pays in long texts.
+    Insight: So here, up to 512 tokens, attention remembers in less memory, and exactly. A state pays in long texts.
     """
-    return 128
+    return 512
 
 
 exercise(
@@ -172,23 +180,21 @@ exercise(
     claim="004:hybrid",
     kind="predict",
     level=1,
-    minutes=3,
+    minutes=4,
     tolerance=0.1,
-    oracle=lambda: 2 * 1024 * 128 / (2 * 1024),
+    oracle=lambda: 2 * 1024 * 128 / (2 * 4 * 64),
     wrong={
-        "this compares with keys alone: attention keeps a key AND a value for each token": "128 → 256",
-        "this is the state of one channel, N numbers, over 2D: there are 2D channels, each with N": "128 → 0.0625",
-        "one token holds 2D numbers, and the state N for each of the 2D channels": "128 → 1",
-        "this forgets that the state belongs to 2D channels, not to D": "128 → 64",
-        "both N and the 2D channels count: 2D · N numbers against 2D a token": "128 → 32",
-        "this is D: count the numbers of the state, 2D · N, and divide by those of a token": "128 → 1024",
-        "this is 2D, the numbers of one token: how many tokens fill 2D · N?": "128 → 2048",
-        "this is 2D / N: the 2D channels have N numbers each, so that the state has 2D · N": "128 → 16",
-        "this is N²: 2D·N numbers of the state, over 2D for each token, leave one N": "128 → 128**2",
-        "the ratio is upside down: divide the numbers of the state by those of one token": "128 → 1 / 128",
-        "this is 4D, a key and a value of 2D each: they are of D here, 2D together": "128 → 4096",
-        "this is how many numbers the state has: divide by the 2D of a token": "128 → 2 * 1024 * 128",
-        "this is D · N, a number of numbers: the state has 2D · N, "
-        "and is divided by the 2D of a token": "128 → 1024 * 128",
+        "this compares with keys alone: attention keeps a key AND a value for each token": "512 → 1024",
+        "this is N: here groups of four heads share what they keep, and a token costs a fourth of 2D": "512 → 128",
+        "both at once: a token costs a key AND a value, and groups of four heads share them": "512 → 256",
+        "this forgets that the state belongs to 2D channels, not to D, and that heads share": "512 → 64",
+        "this is the state of one channel: there are 2D channels, each with N numbers": "512 → 0.25",
+        "groups of four heads are 4 groups, not one: each keeps a key and a value": "512 → 2048",
+        "sharing makes what a token costs four times smaller than 2D, not larger": "512 → 32",
+        "this is N²: 2D·N numbers of the state, over the 512 of a token": "512 → 128**2",
+        "the ratio is upside down: divide the numbers of the state by those of one token": "512 → 1 / 512",
+        "this is how many numbers the state has: divide by the 512 of a token": "512 → 2 * 1024 * 128",
+        "this is D · N, a number of numbers: the state has 2D · N, and is divided by the 512 of a "
+        "token": "512 → 1024 * 128",
     },
 )(equal_after)

@@ -5,6 +5,7 @@ import itertools
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 
 def convolve(x, weight, window):
@@ -31,6 +32,10 @@ def _convolve_cases(randn):
     """Length, channels, taps, and whether there was a text before."""
     for length, dim, taps, past in [(2, 1, 1, 0), (3, 1, 2, 0), (1, 2, 3, 1), (4, 2, 3, 1), (5, 3, 4, 0), (2, 3, 4, 1)]:
         yield randn(length, dim), randn(taps, dim), past * randn(taps - 1, dim) + 0.0
+
+
+def _as_many_channels_as_tokens(randn, length):
+    return randn(length, length), randn(3, length), randn(2, length)
 
 
 def _convolve_loop(x, weight, window):
@@ -123,6 +128,7 @@ exercise(
     minutes=10,
     cases=_convolve_cases,
     oracle=_convolve_loop,
+    way=Way(case=_as_many_channels_as_tokens, loops=1),
     wrong=WRONG_SUMS
     | WRONG_WINDOWS
     | dict(two_at_once(5, WRONG_SUMS, WRONG_WINDOWS))

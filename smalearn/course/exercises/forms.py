@@ -7,7 +7,7 @@ import torch
 
 from smalearn.course.exercises.agree import equal
 
-__all__ = ["item_alone", "leading_axes", "other_order"]
+__all__ = ["item_alone", "leading_axes", "other_order", "with_leading_axes"]
 
 LEADING = (
     "your code is right without leading axes and fails with them: count axes from the end, with `[..., None]`, `.mT`, "
@@ -44,8 +44,13 @@ def other_order(targets: Sequence, answers: Sequence) -> str | None:
     return None
 
 
+def with_leading_axes(cases: Sequence[tuple]) -> list[int]:
+    """The numbers of the cases whose tensors have more axes than those of the first."""
+    axes = [sum(x.ndim for x in case if isinstance(x, torch.Tensor)) for case in cases]
+    return [k for k, count in enumerate(axes) if count > axes[0]]
+
+
 def leading_axes(cases: Sequence[tuple], wrong: Sequence[int]) -> str | None:
     """Say that just the cases with leading axes are wrong, at least one, and those without are right, at least two."""
-    axes = [sum(x.ndim for x in case if isinstance(x, torch.Tensor)) for case in cases]
-    leading = [k for k, count in enumerate(axes) if count > axes[0]]
+    leading = with_leading_axes(cases)
     return LEADING if leading and leading == list(wrong) and len(cases) - len(leading) >= 2 else None

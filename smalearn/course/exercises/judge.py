@@ -24,7 +24,7 @@ from smalearn.course.exercises.compare import (
     sentence_case,
 )
 from smalearn.course.exercises.core import Exercise
-from smalearn.course.exercises.forms import leading_axes
+from smalearn.course.exercises.forms import leading_axes, with_leading_axes
 from smalearn.course.exercises.gradients import as_trained, gradient_of, gradient_problem
 from smalearn.course.exercises.origin import origin
 from smalearn.course.exercises.probes import hole, probe, zero
@@ -200,12 +200,18 @@ class AnswerKey:
     def recognise(self, calls: list[Call]) -> str | None:
         """Find the known wrong answer that the attempt gives in every case.
 
-        To agree where it is wrong would be too little: two wrong answers often meet in one small case.
+        To agree where it is wrong would be too little: two wrong answers often meet in one small case. But who counts
+        axes from the front is wrong in all cases with leading axes, whatever else is wrong: then the others decide.
         """
-        for sentence, wrong in self.known.items():
-            pairs = zip(calls, wrong, self.targets, strict=False)
-            if len(wrong) == len(calls) and all(_agree(*trio, self.exercise.tolerance) for trio in pairs):
-                return sentence
+        wrong, leading = [k for k, verdict in enumerate(self.verdicts(calls)) if verdict], with_leading_axes(self.cases)
+        ways = [range(len(calls))]
+        if leading and set(leading) < set(wrong):
+            ways.append([k for k in range(len(calls)) if k not in leading])
+        for numbers in ways:
+            for sentence, known in self.known.items():
+                trios = ((calls[k], known[k], self.targets[k]) for k in numbers)
+                if len(known) == len(calls) and all(_agree(*trio, self.exercise.tolerance) for trio in trios):
+                    return sentence
         return None
 
     def may_guess(self, calls: list[Call]) -> bool:

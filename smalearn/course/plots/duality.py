@@ -58,7 +58,7 @@ def four_steps(chunks: int, ax: Axes | None = None, *, title: str = "") -> Axes:
 
     check_count("four_steps", "chunks", chunks)
     ax, thin = own_axes(ax, 5.6, 4.0), 0.22
-    names = "1 within a chunk", "2 write", "3 pass on", "4 read"
+    names = "1 within chunks", "2 write", "3 pass on", "4 read"
     for row in range(chunks):
         for column in range(row + 1):
             whole = {"1": (0.0, 0.0, 1.0, 1.0)}

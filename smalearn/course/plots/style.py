@@ -22,13 +22,15 @@ POSITIVE, NEGATIVE = ["#9ecae8", "#0072b2"], ["#f8c491", "#b34e00"]
 STYLES = [Path(__file__).parents[up] / "assets" / "smalearn.mplstyle" for up in (2, 3)]
 LEAST = 5  # points of a cell in which a stroke can be seen
 DOTS = {"hatch": "..", "edgecolor": "#b8b8b8", "linewidth": 0}
-# Pictures are drawn on white. On a dark page light and dark change places and hues stay: one file suits both.
+# Pictures are drawn on white. On a dark page light and dark change places and hues stay: one file suits both. The last
+# rule: an output that is nothing but a style leaves no blank strip in JupyterLab.
 DARK = """<style>
 body[data-jp-theme-light="false"] .jp-RenderedImage img, body.vscode-dark .output img,
 body[data-theme="dark"] .cell_output img { filter: invert(0.93) hue-rotate(180deg); }
 @media (prefers-color-scheme: dark) {
   body[data-theme="auto"] .cell_output img { filter: invert(0.93) hue-rotate(180deg); }
 }
+.jp-OutputArea-child:has(> .jp-RenderedHTML > style:only-child) { display: none; }
 </style>"""
 
 

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from smalearn.course.site import explorers
-from smalearn.course.workbook import notebook
+from smalearn.course.workbook import notebook, road
 from smalearn.data import ten_words
 
 __all__ = ["PAGES", "page", "stills"]
@@ -28,6 +28,10 @@ def page(name: str, course: Path, places: Mapping[Path, str], repository: str | 
         if word == "start":
             first = next(iter(places.values())).replace(".ipynb", ".html")
             return f'<a class="first" href="{first}">Start reading</a>'
+        if word == "hours":
+            return road.hours()
+        if word == "afternoon":
+            return road.table(course / "chapters", lambda path: places.get(path, path.name))
         if word == "run":
             return _commands(repository)
         widget = _explorer(word)

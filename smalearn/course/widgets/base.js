@@ -134,6 +134,14 @@ class View {
     this.leaving.signal.addEventListener("abort", end);
   }
 
+  /** Scroll until all of it is seen, where its cell was just run: JupyterLab has then chosen this one or the next. */
+  arrive() {
+    this.arrived = true;
+    if (this.root.closest(".jp-Cell:is(.jp-mod-active, :has(+ .jp-mod-active))")) {
+      this.root.scrollIntoView({ block: "nearest" });
+    }
+  }
+
   remove() {
     this.leaving.abort();
     cancelAnimationFrame(this.frame);
@@ -163,6 +171,7 @@ class View {
     this.colour = (name) => style.getPropertyValue(`--${name}`).trim();
     this.font = (size, weight = "normal") => `${weight} ${size}px ${style.fontFamily}`;
     for (const part of this.parts) part();
+    if (this.root.offsetHeight && !this.arrived) this.arrive();
   }
 
   /** A slider over a list of values; `get` may also give a value between them. */

@@ -11,10 +11,10 @@ const FILLS = ["first-strong", "other-0", "other-3", "second-strong", "dim"]; //
 const SUMS = ["Y = (L ∘ C Bᵀ) X", "TP, TN → PN", "H ← a H + update", "TN, PN → TP"];
 const LETTERS = ["Tc(N + P)", "TNP", "(T/c) NP", "TNP"];
 const WORDS = [
-  "Step 1, the blocks on the diagonal: attention inside a chunk, quadratic in its length c",
-  "Step 2, the right factor: every chunk sums up its inputs in a state, as if nothing had been before it",
-  "Step 3, the centre: the states are handed from chunk to chunk; this alone runs in sequence",
-  "Step 4, the left factor: every output reads from the state that enters its chunk",
+  "Step 1, within chunks: the blocks on the diagonal, attention, quadratic in the chunk's length c",
+  "Step 2, write, the right factor: every chunk sums up its inputs in a state, as if nothing had been before it",
+  "Step 3, pass on, the centre: the state goes from chunk to chunk; this alone runs in sequence",
+  "Step 4, read, the left factor: every output reads from the state that enters its chunk",
   "A block off the diagonal is a product of three factors, steps 4, 3 and 2. It is never formed",
 ];
 const CURVES = [ // lines in colours and pixels; a pale one has an edge
@@ -147,11 +147,11 @@ function paintSteps(pen, { chunks }, { cell, start, boxes }, { colour, font }) {
   const [middle, far] = [thick / 2, start + boxes[0][3] / 2];
   Object.assign(pen, { font: font(14, "bold") });
   const long = boxes[0][3] > 200;
-  write(pen, long ? "2: inputs → states" : "2", [far, middle], inks);
+  write(pen, long ? "2 write" : "2", [far, middle], inks);
   pen.save();
   pen.translate(middle, far);
   pen.rotate(-Math.PI / 2);
-  write(pen, long ? "4: outputs ← states" : "4", [0, 0], inks);
+  write(pen, long ? "4 read" : "4", [0, 0], inks);
   pen.restore();
   if (thick > 18) write(pen, "3", [middle, middle], inks);
   const first = (chunks[0][1] * cell) / 2;

@@ -14,7 +14,7 @@ from smalearn.testing import random_tensors
 
 __all__ = ["PARTS", "ChunkExplorer", "best_chunk_len", "chunked_macs"]
 
-PARTS = ["inside a chunk", "inputs to states", "states across chunks", "states to outputs", "off the diagonal"]
+PARTS = ["within chunks", "write", "pass on", "read", "off the diagonal"]
 LIMITS = {"length": 2**17, "chunk_len": 2**17, "state": 512, "head_dim": 512}
 SHOWN, SHOWN_STATE, SEEDS = 24, 4, 4  # steps and features that are drawn
 
@@ -51,7 +51,7 @@ def best_chunk_len(length: int, state: int, head_dim: int) -> int:
 class ChunkExplorer(Explorer):
     """The matrix of a scalar state space model cut into chunks, the four steps that multiply by it, and their cost.
 
-    A block on the diagonal is what happens inside a chunk, computed as attention, quadratic in its length. Every other
+    A block on the diagonal is what happens within a chunk, computed as attention, quadratic in its length. Every other
     block is a product of three thin factors: what the inputs of a chunk leave in its state (right factor), how that
     state decays until another chunk begins (centre), and what the outputs there read from it (left factor). A part is
     chosen by a click or by arrow keys; pointing at it is enough to look.

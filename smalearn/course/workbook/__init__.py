@@ -6,8 +6,9 @@ that the learner was given: it tells a newer chapter from one that was offered b
 stub.
 """
 
+from smalearn.course.workbook import road
 from smalearn.course.workbook.copies import reset, sync
 from smalearn.course.workbook.notebook import chapters, unreadable
 from smalearn.course.workbook.tally import ChapterProgress, progress, table
 
-__all__ = ["ChapterProgress", "chapters", "progress", "reset", "sync", "table", "unreadable"]
+__all__ = ["ChapterProgress", "chapters", "progress", "reset", "road", "sync", "table", "unreadable"]

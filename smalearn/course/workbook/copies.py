@@ -1,8 +1,9 @@
 """Make the learner's copies of the chapters, renew them, and put them back to what is published."""
 
 import ast
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -28,14 +29,20 @@ from smalearn.course.workbook.notebook import (
 __all__ = ["reset", "sync"]
 
 
-def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyType({})) -> list[str]:
+def sync(
+    folder: Path,
+    work: Path,
+    kernel: Mapping[str, object] = MappingProxyType({}),
+    made: Mapping[Path, Notebook] = MappingProxyType({}),
+) -> list[str]:
     """Copy missing chapters to `work`, without outputs, and put newer ones beside the learner's.
 
     A newer chapter becomes `01_name.new.ipynb` (`01_name.new.2.ipynb` where that name is taken), once for each version;
     outputs alone make no version. The learner's answers are in it, where their exercises still have the arguments that
     they had; everything else stays in the learner's files, none of which is changed. An answer is a stub that the
     learner changed; of several, the one in the file saved last counts. It goes where its exercise is now, whatever
-    number and chapter that had. A chapter that the learner deletes or renames comes back as published.
+    number and chapter that had. A chapter that the learner deletes or renames comes back as published. Notebooks
+    `made` of the chapters' cells, each under the path that its file would have, are treated alike.
 
     Copies get the metadata `kernel`: where JupyterLab finds what it would write itself, opening one does not change it.
 
@@ -48,7 +55,8 @@ def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyTy
     with alone(work):
         numbers = _numbers(folder, work)
         past = [renumbered(notebook, numbers) for notebook in map(read, originals(work)) if notebook]
-        return [line for path in chapters(folder) for line in _sync(path, work, numbers, past, kernel)]
+        published = itertools.chain(((path, read(path)) for path in chapters(folder)), made.items())
+        return [line for path, chapter in published for line in _sync(path, chapter, work, numbers, past, kernel)]
 
 
 def _numbers(folder: Path, work: Path) -> Numbers:
@@ -57,13 +65,19 @@ def _numbers(folder: Path, work: Path) -> Numbers:
     return with_gone(published(now), past)
 
 
-def _sync(path: Path, work: Path, numbers: Numbers, past: list[Notebook], kernel: Mapping[str, object]) -> list[str]:
+def _sync(
+    path: Path,
+    chapter: Notebook | None,
+    work: Path,
+    numbers: Numbers,
+    past: list[Notebook],
+    kernel: Mapping[str, object],
+) -> list[str]:
     """Do what `sync` does for one chapter."""
-    chapter = read(path)
     if chapter is None:
         return [f"{path.parent.name}/{path.name} cannot be read as a notebook: it is left out."]
     versions, version = originals(work, path.stem), original(work, path, chapter)
-    copy, data = work / path.name, path.read_bytes()
+    copy, data = work / path.name, dump(chapter)
     has_copy = copy.exists() or any(work.glob(f"{path.stem}.new*.ipynb"))
     if has_copy and version in versions:
         return []
@@ -111,15 +125,21 @@ def _arguments(source: str) -> list[str] | None:
     return [one.arg for one in functions[-1].args.posonlyargs + functions[-1].args.args] if functions else None
 
 
-def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -> str:
+def reset(
+    work: Path,
+    folder: Path,
+    chapter: str,
+    exercise: str | None = None,
+    made: Mapping[Path, Notebook] = MappingProxyType({}),
+) -> str:
     """Put a copy of a chapter, or one exercise in it, back to what is published, after a backup in `work/backups`."""
     with alone(work):
-        return _reset(*_find(work, folder, chapter), folder, exercise)
+        path, copy = _find(work, folder, chapter, made)
+        return _reset(path, made.get(path) or read(path), copy, folder, exercise)
 
 
-def _reset(path: Path, copy: Path, folder: Path, exercise: str | None) -> str:
+def _reset(path: Path, published_chapter: Notebook | None, copy: Path, folder: Path, exercise: str | None) -> str:
     work = copy.parent
-    published_chapter = read(path)
     if published_chapter is None:
         raise ValueError(f"reset: {path.parent.name}/{path.name} cannot be read as a notebook")
     data = dump(blank(published_chapter))
@@ -135,15 +155,16 @@ def _reset(path: Path, copy: Path, folder: Path, exercise: str | None) -> str:
     if copy.exists():
         report += f" Yours is kept as {work.name}/backups/{_back_up(copy)}."
     write(copy, data)
-    write(original(work, path, published_chapter), path.read_bytes())
+    write(original(work, path, published_chapter), dump(published_chapter))
     return f"{report}\nIf it is open in JupyterLab, reload it there: File → Reload Notebook from Disk."
 
 
-def _find(work: Path, folder: Path, chapter: str) -> tuple[Path, Path]:
+def _find(work: Path, folder: Path, chapter: str, made: Iterable[Path]) -> tuple[Path, Path]:
     """Find a published chapter and the learner's copy by a number or by the name of a file in `work`."""
     name = Path(chapter).name
     is_file = name.endswith(".ipynb")
-    path = find(folder, name.split(".")[0] if is_file else name)  # of 01_name.new.2.ipynb, but "1.1" is not a chapter
+    stem = name.split(".")[0] if is_file else name  # of 01_name.new.2.ipynb, but "1.1" is not a chapter
+    path = next((path for path in made if path.stem == stem), None) or find(folder, stem)
     copy = work / (name if is_file or not path else path.name)
     if path and (copy.name == path.name or copy.exists()):
         return path, copy

@@ -62,11 +62,15 @@ def progress(work: Path, course: Mapping[str, object], folder: Path) -> list[Cha
 
 
 def _copy(ids: list[str], copies: Iterable[tuple[Notebook, Notebook]]) -> Notebook:
-    """Find the first copy of a chapter, in pairs of a copy and the same with today's numbers."""
-    for saved, current in copies:
-        if exercises(saved).keys() & exercises(current).keys() & set(ids):  # not one in which they have other numbers
-            return current
-    return {"cells": []}
+    """Find the first of the fullest copies of a chapter, in pairs of a copy and the same with today's numbers."""
+
+    def shared(
+        pair,
+    ):  # a notebook in which the exercises have other numbers is none, one made of many is not the fullest
+        return len(exercises(pair[0]).keys() & exercises(pair[1]).keys() & set(ids))
+
+    fullest = max(copies, key=shared, default=None)
+    return fullest[1] if fullest and shared(fullest) else {"cells": []}
 
 
 def _title(notebook: Notebook) -> str:
