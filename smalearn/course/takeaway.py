@@ -79,8 +79,9 @@ class _Pages:
         elif isinstance(value, int | float | str):
             self.parts.append(f"{name} = {value!r}")
         elif hasattr(value, "__name__") and (package := module.partition(".")[0]) not in ("", "__main__", "smalearn"):
-            short = getattr(sys.modules.get(package), first, None) is value
-            self.imports.add(f"from {package if short else module} import {first}{renamed}")
+            public = (package, f"{package}.nn.functional")  # a built-in of torch has a module of C++
+            found = (name for name in public if getattr(sys.modules.get(name), first, None) is value)
+            self.imports.add(f"from {next(found, module)} import {first}{renamed}")
         else:
             self.foreign.append(name)
 

@@ -55,6 +55,17 @@ def test_all_that_functions_use_comes_along(notebook, tmp_path, capsys):
     assert torch.equal(twice(tmp_path), X)
 
 
+def test_a_name_comes_from_where_a_learner_finds_it(notebook, tmp_path, capsys):
+    notebook("from torch import einsum\nfrom torch.nn.functional import silu, softplus")  # the latter is built in
+    space = notebook("def last(x):\n    return softplus(silu(einsum('ab->ab', x)))")
+    take_home("mine.py", [space["last"]], (X,), space["last"](X), "Mine.")
+    text = (tmp_path / "mine.py").read_text(encoding="utf-8")
+    assert (
+        "from torch import einsum\nfrom torch.nn.functional import silu\nfrom torch.nn.functional import softplus"
+        in text
+    )
+
+
 def test_says_which_exercises_are_missing(notebook, tmp_path, capsys):
     space = notebook("def first(x):\n    return x")
     ours = check("1.1", lambda Q, K, V: V)  # wrong: our solution comes back
