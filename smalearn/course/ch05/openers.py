@@ -85,7 +85,7 @@ def two_numbers():
     A causal mask with the entries L_ts = (t − s) · ½^(t − s) for s ≤ t: what a token counts grows at first, then fades.
     How many numbers does the smallest state have that can scan it, however long the text is?
 
-    Hint: Chapter 04, on masks without a fast product: look for the rank of blocks that lie below the diagonal.
+    Hint: Chapter 04, on which masks are fast: look for the rank of blocks that lie below the diagonal.
 
     Hint: (t − s) ½^t 2^s = (t ½^t) · 2^s − ½^t · (s 2^s). How many products of a row with a column are these?
 
