@@ -84,8 +84,8 @@ def test_description_says_that_both_forms_agree(mount):
     page = mount(StateExplorer(gates=0.5, query="than", time=9))
     assert words(page) == (
         "After 9 of 10 words, the query “than” reads from the state: “complex.” 0.03, “complicated.” 1. "
-        "Attention weighs: word 4 “than” 0.03, word 9 “than” 1. The sum of its weighted values is the same. "
-        "The gate of word 6, “complex”, is 0.5."
+        "Attention weighs: word 3 “than” 0.03, word 8 “than” 1. The sum of its weighted values is the same. "
+        "The gate of word 5, “complex”, is 0.5."
     )
     assert headline(page) == "“than” reads “complicated.” 1, “complex.” 0.03"
     change(page, query="is")
@@ -105,7 +105,7 @@ def test_arrow_keys_choose_a_word_and_change_its_gate(mount):
     for _ in range(12):
         page.keyboard.press("ArrowDown")
     assert page.evaluate("saved.gates") == [*[0.5] * 5, 0, *[0.5] * 4]
-    page.wait_for_function("document.querySelector('[aria-live]').textContent.endsWith('word 6, “complex”, is 0.')")
+    page.wait_for_function("document.querySelector('[aria-live]').textContent.endsWith('word 5, “complex”, is 0.')")
 
 
 def test_gates_are_dragged_and_words_clicked(mount):

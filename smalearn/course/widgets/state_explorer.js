@@ -81,12 +81,12 @@ function describe({ words, rows, gates, query, time, y, sum, weights }, chosen) 
   };
   const apart = Math.max(...y.map((value, p) => Math.abs(value - sum[p])));
   const quoted = rows.map((name) => `“${name}”`);
-  const numbered = words.map((word, s) => `word ${s + 1} “${word}”`);
+  const numbered = words.map((word, s) => `word ${s} “${word}”`);
   return [
     `After ${time} of ${words.length} words, the query “${query}” reads from the state: ${list(quoted, y)}. `,
     `Attention weighs: ${list(numbered, weights)}. The sum of its weighted values is `,
     apart < 1e-9 ? "the same. " : `${apart} away. `,
-    `The gate of word ${chosen + 1}, “${words[chosen]}”, is ${decimals(gates[chosen])}.`,
+    `The gate of word ${chosen}, “${words[chosen]}”, is ${decimals(gates[chosen])}.`,
   ].join("");
 }
 
