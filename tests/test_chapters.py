@@ -216,7 +216,18 @@ def test_begins_at_once_and_fits_a_screen(path):
     assert len(setup.source.splitlines()) <= 5
     wide = [cell.id for cell in cells(path, "code") for line in cell.source.splitlines() if len(line) > 88]
     assert not wide
-    assert any("image/png" in output.get("data", {}) for cell in cells(path)[:10] for output in cell.get("outputs", []))
+    begun = [cell for cell in cells(path) if "opener" not in cell.metadata.get("tags", [])][:10]
+    assert any("image/png" in output.get("data", {}) for cell in begun for output in cell.get("outputs", []))
+
+
+@second_edition
+def test_three_closed_book_questions_follow_the_setup_cell(path):
+    asked = [id for id in exercise_cells(path) if exercises.registry()[id].opener]
+    assert asked == ([] if number(path) in ("0", "1") else [f"{number(path)}.{letter}" for letter in "abc"])
+    tagged = [place for place, cell in enumerate(cells(path)) if "opener" in cell.metadata.get("tags", [])]
+    assert tagged == list(range(2, 2 + (13 if asked else 0)))  # a sentence, then heading, stub, check and help of each
+    for id in asked:
+        assert exercises.registry()[id].kind in ("predict", "prove")
 
 
 @second_edition

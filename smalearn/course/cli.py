@@ -5,6 +5,7 @@ A sub-command is a function of its parsed arguments that returns an exit status,
 
 import argparse
 import contextlib
+import datetime
 import functools
 import os
 import sys
@@ -27,6 +28,7 @@ __all__ = [
     "main",
     "progress",
     "reset",
+    "review",
     "site",
     "slides",
 ]
@@ -35,6 +37,7 @@ EXAMPLES = {
     "lab": "--no-browser --port 9999",
     "afternoon": "--no-browser",
     "progress": "",
+    "review": "",
     "reset": "01 1.3",
     "doctor": "",
     "bench": "masks -o masks.json",
@@ -107,10 +110,23 @@ def progress(args: argparse.Namespace) -> int:
 
     for name in workbook.unreadable(WORK):
         print(f"work/{name} cannot be read as a notebook: it does not count.")
-    rows = workbook.progress(WORK, registry(), CHAPTERS)
+    course = {id: one for id, one in registry().items() if not one.opener}
+    rows = workbook.progress(WORK, course, CHAPTERS)
     print(workbook.table(rows))
     if line := road.progress(rows, CHAPTERS):
         print(line)
+    return 0
+
+
+@_in_course
+def review(args: argparse.Namespace) -> int:
+    """Write the closed-book questions that are due again to a notebook in `work/`."""
+    from smalearn.course.exercises import registry
+
+    try:
+        print(workbook.review(WORK, registry(), CHAPTERS, datetime.date.today()))
+    except OSError as error:
+        return _fail(f"review: {error}")
     return 0
 
 
@@ -249,6 +265,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_lab(commands)
     command = commands.add_parser("progress", help="show how many exercises of each chapter you have solved")
     command.set_defaults(run=progress)
+    command = commands.add_parser("review", help="ask the closed-book questions again that are due today")
+    command.set_defaults(run=review)
     command = commands.add_parser("reset", help="put a chapter or an exercise back as published, after a backup")
     command.add_argument("chapter", help="number of the chapter, A for the appendix, or the name of its file in work/")
     command.add_argument("exercise", nargs="?", help="id of an exercise, such as 1.2; the whole chapter without it")

@@ -1,5 +1,6 @@
 """The command `smalearn`: what each sub-command prints and returns; what it does is tested with its module."""
 
+import datetime
 import io
 import json
 import os
@@ -153,11 +154,19 @@ def test_progress_shows_a_line_for_each_chapter(course, jupyterlab, capsys):
     assert cli.main(["progress"]) == 0
     first, *table = capsys.readouterr().out.splitlines()
     assert first == "work/01_next.ipynb cannot be read as a notebook: it does not count."
-    assert (
-        table
-        == workbook.table(workbook.progress(course / "work", exercises.registry(), course / "chapters")).splitlines()
-    )
+    counted = {id: one for id, one in exercises.registry().items() if not one.opener}
+    assert table == workbook.table(workbook.progress(course / "work", counted, course / "chapters")).splitlines()
     assert table[0].startswith("Start here")
+
+
+def test_review_says_what_is_due(course, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(workbook, "review", lambda *places: asked.append(places) or "3 questions due")
+    assert cli.main(["review"]) == 0
+    assert capsys.readouterr().out == "3 questions due\n"
+    ((work, known, chapters, today),) = asked
+    assert (work, known, chapters) == (Path("work"), exercises.registry(), Path("chapters"))
+    assert isinstance(today, datetime.date)
 
 
 def test_progress_without_copies_shows_what_is_to_be_done_and_makes_none(course, capsys):

@@ -95,15 +95,16 @@ def empty_registry(monkeypatch):
 
 
 def test_registry_keeps_order_and_identity(empty_registry):
-    for id in ("10.1", "quiz.1", "2.10", "2.9"):
+    for id in ("10.1", "quiz.1", "2.10", "2.9", "2.b", "2.a"):
         assert register(dataclasses.replace(CAUSAL, id=id)).id == id
-    assert list(registry()) == ["2.9", "2.10", "10.1", "quiz.1"]
+    assert list(registry()) == ["2.a", "2.b", "2.9", "2.10", "10.1", "quiz.1"], "openers stand before what they open"
+    assert [id for id, one in registry().items() if one.opener] == ["2.a", "2.b"]
     again = register(dataclasses.replace(CAUSAL, id="2.9", minutes=9))
     assert registry()["2.9"] is again
     with pytest.raises(ValueError, match=r"register: id '2.9' of 'other' is taken by 'causal attention'"):
         register(dataclasses.replace(CAUSAL, id="2.9", title="other"))
     registry().clear()
-    assert len(registry()) == 4
+    assert len(registry()) == 6
 
 
 @pytest.mark.full

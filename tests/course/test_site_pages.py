@@ -53,8 +53,10 @@ def test_help_follows_the_check_of_every_exercise(path):
     chapter, _ = pages.chapter(path)
     cells = [(cell.get("id"), "".join(cell["source"])) for cell in chapter["cells"]]
     for id, own in notebook.exercises(notebook.read(path)).items():
-        place = [name for name, _ in cells].index(own[-1]["id"])
-        exercise, text = registry()[id], cells[place + 1][1]
+        exercise, check = registry()[id], own[-1]["id"]
+        place = [name for name, _ in cells].index(f"help-{check}")
+        assert cells[place - 1][0] == (check.removesuffix("-check") if exercise.opener else check)
+        text = cells[place][1]
         assert text.count("<summary>Hint") == len(exercise.hints)
         assert f"def {exercise.solution.__name__}(" in text.partition("<summary>Solution")[2]
 

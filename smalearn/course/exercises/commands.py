@@ -109,10 +109,11 @@ def _seconds(function: Callable, arguments: tuple) -> float:
 
 
 def _chapter(exercise: Exercise) -> dict[str, str]:
-    """The outcome in this session of each exercise of the chapter; nothing for one that is in no chapter."""
+    """The outcome in this session of each exercise, or each opener, of the chapter; nothing for one in no chapter."""
     chapter = exercise.id.partition(".")[0]
     tried = {id: result.outcome for id, (_, result) in _session.attempts.items()}
-    return {id: tried.get(id, "not started") for id in registry() if id.partition(".")[0] == chapter}
+    ids = [id for id, one in registry().items() if id.partition(".")[0] == chapter and one.opener == exercise.opener]
+    return {id: tried.get(id, "not started") for id in ids}
 
 
 def _next(exercise: Exercise) -> list[str]:

@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -18,7 +19,7 @@ from smalearn.course.exercises.edits import Edited
 from smalearn.course.exercises.way import LENGTHS, Way
 from smalearn.fast.jit import Kernel
 
-__all__ = ["Exercise", "Randn", "borrowed", "count_lines", "exercise", "find", "register", "registry"]
+__all__ = ["Exercise", "Randn", "borrowed", "count_lines", "exercise", "find", "opener", "register", "registry"]
 
 HINT, INSIGHT, LESS, MORE = "Hint: ", "Insight: ", "Too little: ", "Too much: "
 KINDS = ("write", "predict", "prove", "break", "open")
@@ -191,6 +192,11 @@ class Exercise:
         return cases
 
     @property
+    def opener(self) -> bool:
+        """Whether it is one of the closed-book questions that open a chapter, "6.a": they are worth no points."""
+        return bool(re.fullmatch(r"(\d+|[A-Z])\.[a-z]", self.id))
+
+    @property
     def names(self) -> list[str]:
         """Names of the arguments."""
         return list(inspect.signature(self.solution).parameters)
@@ -260,6 +266,9 @@ def exercise(id: str, title: str, **fields: object) -> Callable[[Callable], Call
     return make
 
 
+opener = functools.partial(exercise, kind="predict", level=1, minutes=2, tolerance=0.01)
+"""Makes one of the three closed-book questions with which a chapter opens."""
+
 _registry: dict[str, Exercise] = {}
 
 
@@ -299,8 +308,11 @@ def of_a_chapter(module: str) -> bool:
 
 
 def _in_order(id: str) -> list[tuple[bool, int, str]]:
-    """Sort key that puts "2.10" after "2.9", and words after numbers."""
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in id.split(".")]
+    """Sort key that puts "2.10" after "2.9", "2.a" before "2.1", and a chapter called by a word after the numbers."""
+    return [
+        (part.isdigit() == (place > 0), int(part) if part.isdigit() else 0, part)
+        for place, part in enumerate(id.split("."))
+    ]
 
 
 def find(function: str, exercise: str | Exercise) -> Exercise:

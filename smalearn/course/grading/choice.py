@@ -43,7 +43,7 @@ def weigh(submissions: Sequence[Submission], path: Path | None = None) -> dict[s
         if not chapters:
             raise ValueError("grade: none of the exercises of the course is in these files")
         commonest = chapters.most_common(1)[0][0]
-        return {id: 1 for id in known if _chapter(id) == commonest}
+        return {id: 1 for id, one in known.items() if _chapter(id) == commonest and not one.opener}
     try:
         weights = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):

@@ -73,7 +73,11 @@ def _assignment(notebook: notebooks.Notebook, weights: Mapping[str, float]) -> n
         id = cell["metadata"].get("exercise")
         if id in exercises:
             first = cell["source"] == exercises[id][0]["source"]
-            cell = _stub(cell, course[id], defined) if first else _check(cell, course[id], weights.get(id, 1))
+            cell = (
+                _stub(cell, course[id], defined)
+                if first
+                else _check(cell, course[id], weights.get(id, 0 if course[id].opener else 1))
+            )
         cells.append(cell)
     return notebook | {"cells": cells}
 

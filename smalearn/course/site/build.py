@@ -109,7 +109,7 @@ def _static(folder, used, stills):
 def _order(places):
     """Write the order of the pages, which the column on the left shows."""
     chapters = ["ten_minutes", *(place.removesuffix(".ipynb") for place in places)]
-    parts = {"Chapters": chapters, "To look things up": ["claims", "reference"]}
+    parts = {"Chapters": chapters, "To look things up": ["oral", "claims", "reference"]}
     trees = (
         "\n".join([f"```{{toctree}}\n:hidden:\n:caption: {name}\n", *pages, "```"]) for name, pages in parts.items()
     )

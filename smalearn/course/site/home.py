@@ -1,4 +1,4 @@
-"""The two pages that greet a reader: the landing page and the ten-minute path, texts of the folder `text`."""
+"""The pages of text: the landing page, the ten-minute path, and what an examiner asks; see the folder `text`."""
 
 import base64
 import re
@@ -12,7 +12,7 @@ from smalearn.data import ten_words
 
 __all__ = ["PAGES", "page", "stills"]
 
-PAGES = ("index", "ten_minutes")
+PAGES = ("index", "ten_minutes", "oral")
 
 
 def page(name: str, course: Path, places: Mapping[Path, str], repository: str | None = None) -> tuple[str, set[str]]:

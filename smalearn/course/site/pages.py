@@ -33,7 +33,8 @@ def chapter(path: Path, repository: str | None = None, place: str = "") -> tuple
         if name is not None:
             used.add(name)
             cell = _live(cell, setup, _up(place))
-        cells.append(cell)
+        if cell["cell_type"] == "markdown" or "opener" not in cell["metadata"].get("tags", []):
+            cells.append(cell)  # of closed-book questions the words alone: a page has nobody to answer to
         if len(cells) == 1:
             cells.append(_markdown("buttons", _buttons(place, repository)))
         if cell.get("id") in checks:

@@ -9,6 +9,7 @@ stub.
 from smalearn.course.workbook import road
 from smalearn.course.workbook.copies import reset, sync
 from smalearn.course.workbook.notebook import chapters, unreadable
+from smalearn.course.workbook.review import review
 from smalearn.course.workbook.tally import ChapterProgress, progress, table
 
-__all__ = ["ChapterProgress", "chapters", "progress", "reset", "road", "sync", "table", "unreadable"]
+__all__ = ["ChapterProgress", "chapters", "progress", "reset", "review", "road", "sync", "table", "unreadable"]
