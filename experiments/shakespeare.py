@@ -130,14 +130,11 @@ Nine tenths are trained on; of the last tenth, the first half says when to stop,
   ({here["cpu"]}, torch {here["torch"]}, {here["date"]}).
 
 ```python
-import json
-from pathlib import Path
-from smalearn.data import Vocabulary
+from smalearn.data import trained
 from smalearn.models import generate, load
 
-folder = Path("assets/shakespeare")
+folder, vocabulary = trained("shakespeare")
 model = load(folder).float()
-vocabulary = Vocabulary("".join(json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))))
 new, _ = generate(model, vocabulary.encode("ROMEO:\\n"), length=200, temperature=0.8)
 print(vocabulary.decode(new))
 ```

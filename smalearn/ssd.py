@@ -12,8 +12,8 @@ import torch
 
 from smalearn._checks import check_count, check_dtypes, check_shapes, check_signs, check_ssd, check_tensor, check_values
 from smalearn._structured import widen
-from smalearn.linear_attention import linear_attention_step
 from smalearn.linear_attention.chunked import in_chunks
+from smalearn.linear_attention.recurrent import step_unchecked
 from smalearn.masks import SemiseparableMask
 from smalearn.masks.decay import since_start, until_end
 from smalearn.sma import sma_quadratic
@@ -141,8 +141,9 @@ def ssd_step(
         Dao and Gu 2024 (Mamba-2), section 2.
     """
     check_ssd("ssd_step", x, log_a, B, C, state, time="")
-    log_a, B, C = _aligned(log_a, B, C)
-    return linear_attention_step(C, B, x, log_a, state)
+    c, b, v, log_a, state = widen(x, C, B, x, log_a, state)
+    y, state = step_unchecked(c, b, v, log_a[..., None, None], state)
+    return y.to(x.dtype), state
 
 
 def scalar_ssm_as_attention(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:

@@ -108,7 +108,7 @@ def test_outputs_tell_nothing_of_the_machine(path):
 
 def test_every_exercise_stands_in_exactly_one_chapter():
     placed = [exercise for path in CHAPTERS for exercise in exercise_cells(path)]
-    assert placed == list(exercises.registry())
+    assert sorted(placed) == sorted(exercises.registry())  # those of optional sections come last in their chapter
 
 
 @every_chapter

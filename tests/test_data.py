@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from smalearn.data import ngram_features, ten_words, zen_of_python
+from smalearn.data import ngram_features, recorded, recorded_cpus, ten_words, trained, zen_of_python
 
 
 def test_zen_is_the_real_text():
@@ -29,12 +29,12 @@ def test_edges():
 
 
 def test_recorded_results_say_how_they_were_made():
-    from smalearn.data import recorded, recorded_cpus
-
     assert recorded_cpus("masks") == recorded_cpus("ssd") != recorded_cpus("recall") == []
     record = recorded("masks", recorded_cpus("masks")[0])
     assert record["command"] == "smalearn bench masks"
     assert record["machine"]["date"]
+    with pytest.raises(ValueError, match="trained: name must be shakespeare, got 'hamlet'"):
+        trained("hamlet")
     with pytest.raises(ValueError, match=r"recorded: name must be one of .*linear_attention, masks.*, got 'mask'"):
         recorded("mask")
     with pytest.raises(ValueError, match=r"recorded: cpu must be one of .*amd-epyc-avx512.*, got 'abacus'"):

@@ -70,7 +70,8 @@ def test_it_carries_the_package_and_what_that_reads_alone(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"smalearn", f"smalearn-{smalearn.__version__}.dist-info"}
     assets = {name for name in names if name.startswith("smalearn/assets/")}
-    wanted = {f"smalearn/{path.relative_to(ROOT).as_posix()}" for path in [*RESULTS, ROOT / "assets/results/README.md"]}
+    carried = [*RESULTS, ROOT / "assets/results/README.md", *(ROOT / "assets/shakespeare").iterdir()]
+    wanted = {f"smalearn/{path.relative_to(ROOT).as_posix()}" for path in carried}
     assert assets == wanted | {"smalearn/assets/smalearn.mplstyle"}
     files = {path for path in (ROOT / "smalearn").rglob("*") if path.is_file() and path.suffix != ".pyc"}
     sources = {path.relative_to(ROOT).as_posix() for path in files}

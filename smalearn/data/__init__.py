@@ -8,7 +8,7 @@ Synthetic, drawn anew for every seed: what solves a task is known, so what a mod
 for memory, `nearest` for a scoring function of full rank, `regression` for learning within the sequence.
 """
 
-from smalearn.data.included import ngram_features, recorded, recorded_cpus, ten_words, zen_of_python
+from smalearn.data.included import ngram_features, recorded, recorded_cpus, ten_words, trained, zen_of_python
 from smalearn.data.nearest import full_rank_head, nearest_neighbour
 from smalearn.data.pieces import Pieces
 from smalearn.data.recall import IGNORE, MQAR_BLANK, mqar, mqar_lookup, recall_stream
@@ -45,5 +45,6 @@ __all__ = [
     "split_series",
     "split_text",
     "ten_words",
+    "trained",
     "zen_of_python",
 ]

@@ -9,14 +9,15 @@ from pathlib import Path
 import torch
 
 from smalearn._checks import check_count, check_type
+from smalearn.data.text import Vocabulary
 
-__all__ = ["CPU", "ngram_features", "recorded", "recorded_cpus", "ten_words", "zen_of_python"]
+__all__ = ["CPU", "ngram_features", "recorded", "recorded_cpus", "ten_words", "trained", "zen_of_python"]
 
 CPU = "amd-epyc-avx512"
 """The CPU whose times the chapters show: the name of a folder in `assets/results/cpu`."""
 
 # A wheel carries the assets inside the package, a checkout beside it.
-RESULTS = [Path(__file__).parents[up] / "assets" / "results" for up in (1, 2)]
+ASSETS = [Path(__file__).parents[up] / "assets" for up in (1, 2)]
 
 
 def zen_of_python() -> str:
@@ -113,5 +114,28 @@ def recorded_cpus(name: str) -> list[str]:
     return sorted(path.parent.name for path in (_results() / "cpu").glob(f"*/{name}.json"))
 
 
+def trained(name: str) -> tuple[Path, Vocabulary]:
+    """A small model that was trained once and is kept with the course.
+
+    Args:
+        name: "shakespeare", a Mamba-2 of 455,000 parameters that writes characters in the manner of his plays.
+
+    Returns:
+        The folder, for `smalearn.models.load`, and the vocabulary of its tokens.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    folder = _assets() / name
+    if not (folder / "vocabulary.json").is_file():
+        raise ValueError(f"trained: name must be shakespeare, got {name!r}")
+    characters = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
+    return folder, Vocabulary("".join(characters))
+
+
 def _results():
-    return next(path for path in RESULTS if path.is_dir())
+    return _assets() / "results"
+
+
+def _assets():
+    return next(path for path in ASSETS if (path / "results").is_dir())

@@ -7,7 +7,7 @@ from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.linear_attention.inputs import check_inputs
 
-__all__ = ["linear_attention_recurrent", "linear_attention_step"]
+__all__ = ["linear_attention_recurrent", "linear_attention_step", "step_unchecked"]
 
 
 def linear_attention_recurrent(
@@ -54,7 +54,7 @@ def linear_attention_recurrent(
     gates = [None] * Q.shape[-2] if gate is None else gate.unbind(-3)
     outputs = []
     for q_t, k_t, v_t, gate_t in zip(q.unbind(-2), k.unbind(-2), v.unbind(-2), gates, strict=True):
-        y, state = _step(q_t, k_t, v_t, gate_t, state)
+        y, state = step_unchecked(q_t, k_t, v_t, gate_t, state)
         outputs.append(y)
     Y = torch.stack(outputs, -2) if outputs else contract("TN, PN -> TP", q, state)
     return Y.to(Q.dtype), state
@@ -88,15 +88,15 @@ def linear_attention_step(
         Katharopoulos et al. 2020, section 3.4.
     """
     check_inputs("linear_attention_step", q, k, v, log_a, state, gates=("", "n", "pn"))
-    y, state = _step(*widen(q, q, k, v, _state_gate(log_a, k), state))
+    y, state = step_unchecked(*widen(q, q, k, v, _state_gate(log_a, k), state))
     return y.to(q.dtype), state
 
 
-def _step(q, k, v, log_a, state):
-    """One step, log_a broadcasting against the state."""
+def step_unchecked(q, k, v, log_a, state):
+    """One step of operands that are checked and of one dtype, log_a broadcasting against the state."""
     if log_a is not None:
         state = log_a.exp() * state
-    state = state + v[..., :, None] * k[..., None, :]
+    state = torch.addcmul(state, v[..., :, None], k[..., None, :])
     return (state * q[..., None, :]).sum(-1), state
 
 

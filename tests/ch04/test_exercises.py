@@ -1,9 +1,12 @@
 """The judge of exercise 4.6: what it counts, and each of its verdicts."""
 
+import re
+
 import pytest
 import torch
 
 from smalearn.course.ch04.invent import Judge, Operations, _mask
+from smalearn.course.ch04.scans import break_it
 from smalearn.course.exercises import evaluate, registry
 from smalearn.masks import CausalMask, DecayMask, FourierMask, LowRankMask, SemiseparableMask, ToeplitzMask
 from smalearn.testing import random_tensors
@@ -140,10 +143,19 @@ def filled(**places):
         (lambda form, least, length: torch.zeros(length), "got (3,) in torch.float32"),
     ],
 )
-def test_decays_that_break_nothing_hear_why(attempt, sentence):
-    result = evaluate(registry()["4.2"], attempt)
-    assert result.case == 1
+def test_decays_that_break_no_difference_hear_why(attempt, sentence):
+    def only_quotients(form, least, length):
+        return (break_it if form == "quotient" else attempt)(form, least, length)
+
+    result = evaluate(registry()["4.2"], only_quotients)
+    assert result.case == 2
     assert sentence in result.problem.sentence
+
+
+def test_the_form_that_the_exercise_names_first_is_the_first_case():
+    result = evaluate(registry()["4.2"], filled())
+    assert result.case == 1
+    assert result.problem.sentence.startswith("By quotients the mask is still right: the running product ends at e^-1,")
 
 
 @pytest.mark.parametrize("dense", [triangle, lambda T: triangle(T).bool(), lambda T: triangle(T).long()])
@@ -175,3 +187,10 @@ def test_what_numpy_computes_is_no_answer():
     masks = {length: _mask(length).numpy() for length in (256, 512)}
     judge = Judge(256, 512)
     assert "next to nothing" in judge(_mask, lambda x: torch.from_numpy(masks[len(x)] @ x.numpy()))
+
+
+@pytest.mark.parametrize("answer", [1, 2, 3, 5, 6, 7, 8, 9, 16, 0.5, 40])
+def test_a_wrong_size_of_state_does_not_learn_what_each_term_takes(answer):
+    result = evaluate(registry()["4.5"], lambda: answer)
+    said = f"{result.misconception} {result.sign} {result.problem and result.problem.sentence}"
+    assert not re.search(r"\btwo\b|\bfour\b|\brank [12]\b|\b4\b", said)

@@ -40,12 +40,15 @@ def test_the_gallery_of_mixers_has_the_named_structures():
     assert_close(convolution, ToeplitzMask(convolution[:, 0]).dense(torch.float64).tril())
     assert_close(hyena / cells["z"][:, :1] / cells["w"][:, 0], convolution)
     ranks = {name: block_ranks(M, diagonal=-1).max().item() for name, M in mixers.items()}
-    assert ranks["SSM (time-varying)"] == 2
+    assert ranks["SSM (time-varying)"] == ranks["H3"] == 2
+    assert ranks["linear attention"] == 4
     assert ranks["softmax attention"] == ranks["convolution (long)"] == ranks["Hyena"] == 8
     A, B, C = (cells[name][:16] for name in "ABC")
     steady = ssm_recurrent(torch.eye(16, dtype=torch.float64), A[:1].expand(16, 2, 2), B, C)[0]
     assert block_ranks(steady).max() == 2  # S4's kernel: Toeplitz and semiseparable
     assert_close(steady[1:, 1:], steady[:-1, :-1])
+    keys = torch.cat([torch.zeros(1), cells["w"][:-1, 0]])  # H3: a shift of the keys, S4's kernel, the queries
+    assert_close(mixers["H3"], cells["z"][:, :1] * steady * keys)
 
 
 @pytest.mark.claim("004:ssm-shapes", "smalearn.ssm.recurrent.ssm_matrix")

@@ -1,5 +1,7 @@
 """Answers that students would write: wrong ones that passed once are rejected, right ones in other styles pass."""
 
+import inspect
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,6 +78,12 @@ def band_over(rest):
     return lambda judge: judge(dense, matmul)
 
 
+def with_gates(id, changed):
+    """Our solution under other gates."""
+    place = list(inspect.signature(EXERCISES[id].solution).parameters).index("log_a")
+    return lambda *given: EXERCISES[id].solution(*given[:place], changed(given[place]), *given[place + 1 :])
+
+
 def with_rest(rest):
     return lambda log_a: EXERCISES["6.1"].solution((log_a.exp() + rest).log())
 
@@ -89,6 +97,9 @@ def with_rest(rest):
         ("2.2", points(tanh=lambda count: copies_of_the_last("tanh", count))),
         ("2.5", lambda: 310_000),
         ("2.5", lambda: 290_000),
+        ("3.4", with_gates("3.4", lambda log_a: log_a.clamp(min=-100))),
+        ("3.5", with_gates("3.5", lambda log_a: (log_a.exp() + 1e-12).log())),
+        ("3.5", with_gates("3.5", lambda log_a: log_a.clamp(min=-50))),
         ("4.1", short_memory(100)),
         ("4.3", on_a_circle_of(512)),
         ("4.6", band_over(1e-30)),

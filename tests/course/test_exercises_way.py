@@ -232,6 +232,22 @@ def backwards(Q, V, dY):
     return rows
 
 
+def in_a_cube(Q, K, log_a):
+    """Every decay of every feature at once."""
+    later = torch.ones(len(Q), len(Q)).tril(-1)[..., None] > 0
+    decays = torch.where(later, log_a[:, None], 0.0).cumsum(0).exp()
+    return torch.einsum("tn,sn,tsn->ts", Q, K, decays).tril()
+
+
+def faded_keys(Q, K, log_a):
+    """One loop: the keys so far fade by the new gate, and the new query reads them."""
+    faded, scores = K[:0], Q.new_zeros(len(Q), len(Q))
+    for t in range(len(Q)):
+        faded = torch.cat([faded * log_a[t].exp(), K[t : t + 1]])
+        scores[t, : t + 1] = faded @ Q[t]
+    return scores
+
+
 @pytest.mark.parametrize(
     ("id", "attempt", "said"),
     [
@@ -248,6 +264,7 @@ def backwards(Q, V, dY):
         ("3.3", by_func, "it calls `torch.autograd"),
         ("3.5", by_library, "it calls `smalearn.linear_attention.chunked.linear_attention_chunked`"),
         ("3.5", without_chunks, "it does the same work whatever chunk_len is"),
+        ("3.7", in_a_cube, "(64, 64, 8) for T = 64, grows as T^2.4; it should grow as T²"),
         ("4.1", fading_by_mask, "grows as T²"),
         ("4.3", toeplitz_dense, "it calls no function of `torch.fft`"),
         ("3.3", lambda Q, V, dY: (V @ dY.mT).triu() @ Q, "grows as T²; it should grow as T"),
@@ -284,6 +301,7 @@ def test_a_detour_is_named(id, attempt, said):
         ("3.3", backwards),
         ("3.3", torch.no_grad()(by_loop)),
         ("3.5", padded_chunks),
+        ("3.7", faded_keys),
         ("4.1", fading_by_doubling),
         ("4.3", toeplitz_complex),
         ("10.5", scores_by_sides),

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from experiments import shakespeare
 from experiments.shakespeare import Setting, main
-from smalearn.data import Source, Text, Vocabulary
+from smalearn.data import Source, Text, Vocabulary, trained
 from smalearn.models import generate, load
 from smalearn.testing import assert_close
 from smalearn.train import mean_loss
@@ -60,7 +60,8 @@ def test_another_text_in_its_place_is_refused(tmp_path, monkeypatch, capsys):
 
 
 def test_the_stored_model_knows_shakespeare():
-    model, vocabulary = load(STORED).float(), vocabulary_of(STORED)
+    folder, vocabulary = trained("shakespeare")
+    model = load(folder).float()
     codes = vocabulary.encode(SPEECH)
     assert cross_entropy(model(codes)[:-1], codes[1:]) < 2
     new, _ = generate(model, codes, length=40, temperature=0.8)
@@ -79,6 +80,6 @@ def test_its_example_is_one_that_runs(capsys, monkeypatch):
 def test_transformers_reads_it_too():
     transformers = pytest.importorskip("transformers", reason="needs a peer: transformers")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(STORED, dtype=torch.float32).eval()
-    codes = vocabulary_of(STORED).encode(SPEECH)[None]
+    codes = trained("shakespeare")[1].encode(SPEECH)[None]
     with torch.inference_mode():
         assert_close(load(STORED).float()(codes), theirs(codes).logits, 1e-5)

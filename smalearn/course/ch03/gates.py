@@ -31,7 +31,7 @@ def halves(log_a, s, border, t):
     return until.item(), since.item()
 
 
-def _product(log_a, first, last):
+def product(log_a, first, last):
     """The product of the gates from `first` to `last`, both included."""
     product = 1.0
     for k in range(first, last + 1):
@@ -47,7 +47,7 @@ def _border_cases(randn):
     for place in (2, 3, 4, 5):  # a reset on token s itself, before the border, on its token, and after it
         yield -randn(8).abs().index_fill(0, torch.tensor(place), torch.inf), 2, 4, 6
     log_a = torch.full((9,), -1.0, dtype=torch.float64)
-    log_a[[3, 5]] = -80.0  # small factors, but not 0
+    log_a[[3, 5]] = -700.0  # tiny factors, but not 0
     yield log_a, 1, 4, 6
 
 
@@ -64,7 +64,7 @@ exercise(
     level=2,
     minutes=8,
     cases=_border_cases,
-    oracle=lambda log_a, s, border, t: (_product(log_a, s + 1, border - 1), _product(log_a, border, t)),
+    oracle=lambda log_a, s, border, t: (product(log_a, s + 1, border - 1), product(log_a, border, t)),
     way=Way(case=lambda randn, length: (-randn(length).abs(), 1, length // 2, length - 2), differences=False),
     wrong={
         # where they begin and end
@@ -109,8 +109,8 @@ def chunked_attention(Q, K, V, log_a, chunk_len):
     Hint: Column s of log L adds up the gates after s: `a[:, None].expand(c, c).tril(-1).cumsum(0)`. Then `.exp()`, and
     `.tril()` last. Its last row is the decay of each token until the end of the chunk.
 
-    Hint: `since = a.cumsum(0).exp()`. Read `(L * (q @ k.mT)) @ v + since[:, None] * (q @ state.mT)`. Then write:
-    `state = since[-1] * state + (L[-1][:, None] * v).mT @ k`.
+    Hint: `since = a.cumsum(0).exp()`. Read `(L * (q @ k.mT)) @ v + since[:, None] * (q @ state.mT)`. Then write: the
+    old state fades by `since[-1]`, and each value by its entry in the last row of L.
 
     Insight: This is the algorithm of Mamba-2: in chapter 06 you meet it again from the side of state space models.
     """
@@ -126,7 +126,7 @@ def chunked_attention(Q, K, V, log_a, chunk_len):
 
 def _decayed(Q, K, V, log_a, chunk_len):
     """Pair by pair: scores times decays."""
-    rows = [[_product(log_a, s + 1, t) if s <= t else 0.0 for s in range(len(Q))] for t in range(len(Q))]
+    rows = [[product(log_a, s + 1, t) if s <= t else 0.0 for s in range(len(Q))] for t in range(len(Q))]
     return (torch.tensor(rows, dtype=Q.dtype) * (Q @ K.mT)) @ V
 
 
@@ -144,6 +144,9 @@ def _chunk_cases(randn):
         x[0] = 0  # so that `responses` draws no conclusions from what a sum of 10¹⁷ drowns
     log_a[3] = -1e17  # nearly a reset: after it differences of running sums have lost all digits
     yield Q, K, V, log_a, 3
+    Q, V, log_a = randn(8, 2), randn(8, 3), torch.zeros(8, dtype=Q.dtype).index_fill(0, torch.tensor(4), -torch.inf)
+    Q[:4], V[1] = 0, 1e30  # a value that an exact 0 alone forgets
+    yield Q, randn(8, 2), V, log_a, 3
 
 
 def _by_quotients(Q, K, V, log_a, chunk_len):
@@ -177,6 +180,7 @@ exercise(
     wrong={
         "nothing fades: this is linear attention without gates": "V, log_a → V, torch.zeros_like(log_a)",
         "you multiply by log_a, the logarithm of the gate: the gate is its exponential": _by_logarithms,
+        "log_a has met two exponentials: one makes it the gate": "V, log_a → V, log_a.exp()",
         "you add up the gates since the border: "
         "they multiply. Sum the logarithms, then take the exponential": "since[:, None] → a.exp().cumsum(0)[:, None]",
         "the chunks know nothing of one another: "
@@ -217,7 +221,7 @@ exercise(
         "since the border all gates up to token t act, not its own alone": "since[:, None] → a.exp()[:, None]",
         **{
             f"log_a is cut off at −{limit}: sums of −∞ are fine here": f"V, log_a → V, log_a.clamp(min=-{limit})"
-            for limit in (1, 3, 5, 10, 20)
+            for limit in (1, 3, 5, 10, 20, 50)
         },
         "these are differences of running sums: after a reset −∞ − (−∞) is not a number. Add up the gates between the "
         "two tokens themselves": "a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0) → "

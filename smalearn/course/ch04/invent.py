@@ -18,8 +18,8 @@ def invent(judge):
     Invent a mask that is not sparse, as two functions, and return judge(dense, matmul). The judge says "structured" if
     the two agree and the operations of matmul grow at most threefold when T doubles.
 
-    Hint: New structured masks are made from old ones: a sum of two, a product of two where section 8 has a rule, rows
-    or columns scaled, time reversed, blocks of one structure with another between them.
+    Hint: New structured masks are made from old ones: a sum of two, a product of two decays, rows or columns scaled,
+    time reversed, blocks of one structure with another between them.
 
     Hint: The sum is the easiest: `dense` adds two matrices, `matmul` adds two products. `DecayMask(T, 0.9)` has
     `dense(torch.float64)` and `matmul(x)`; so have all masks of this chapter.

@@ -133,7 +133,7 @@ def _each_segment(log_a):
 
 
 def _forms(randn):
-    yield from [("difference", -1e16, 3), ("quotient", -2.0, 400), ("quotient", -1.0, 800), ("difference", -1e14, 64)]
+    yield from [("quotient", -800.0, 3), ("difference", -1e16, 3), ("quotient", -1.0, 800), ("difference", -1e14, 64)]
 
 
 def _survives(log_a, form, least, length):

@@ -212,9 +212,9 @@ def state_numbers():
 
     Hint: What crosses the border k: 0.5^(t−k)·0.5^(k−s) for the first. And cos(a(t−k) + a(k−s))?
 
-    Too little: Each of the three terms needs numbers of its own, and the wave needs two.
+    Too little: Each of the three terms needs numbers of its own, and not every one is a single product f(t) g(s).
 
-    Too much: The ranks of the terms add up, and a decay has rank 1, a wave rank 2.
+    Too much: The ranks of the terms add up: write each as a sum of products f(t) g(s), and count them.
 
     Insight: A damped wave is one complex number, or two real ones: that is how a state space model keeps a rhythm.
     """
@@ -238,13 +238,14 @@ exercise(
     oracle=_largest_rank,
     wrong={
         "one number fades at one pace, and here are three terms": lambda: 1,
-        "two numbers would do for both decays, or for the wave: the ranks of a sum add up": lambda: 2,
-        "the cosine needs two numbers: cos(x − y) = cos x cos y + sin x sin y": lambda: 3,
-        "five is one too many: each decay takes one number, the wave that fades takes two": lambda: 5,
-        "only the wave needs two numbers: a decay has rank 1": lambda: 6,
-        "the wave needs no number for each of its seven tokens: two numbers make it, cos and sin": lambda: 7,
+        "here are three terms, and the ranks of a sum add up": lambda: 2,
+        "a number for each term? Write cos(x − y) as a sum of products f(x) g(y), and count them": lambda: 3,
+        "one too many: write each term as a sum of products f(t) g(s), and count them. The token's own input takes no "
+        "state": lambda: 5,
+        "the terms do not all need the same: write each as a sum of products f(t) g(s), and count them": lambda: 6,
+        "a wave needs no number for each of its tokens: write cos(x − y) as a sum of products f(x) g(y)": lambda: 7,
         "a number for each token would be a full cache: every term has a small rank, whatever the length": lambda: 16,
         "8 is the rank of a random mask at 16 tokens: here each term has a small rank, whatever the length": lambda: 8,
-        "the wave needs two numbers for any period, not one for each of seven tokens": lambda: 9,
+        "seven for a wave are too many, whatever its period: write cos(x − y) as a sum of products": lambda: 9,
     },
 )(state_numbers)

@@ -6,7 +6,6 @@ raises in the watched code. A call into a library that does not return is cut on
 
 import _thread
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -46,7 +45,6 @@ class _Watch:
         self.rung = False  # time is over: from here on signals are ours, not the learner's Ctrl-C
         self.struck = False
         self.done = threading.Event()
-        self.trace = sys.gettrace()
         self.previous = signal.signal(signal.SIGINT, self.handle)
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
@@ -72,8 +70,6 @@ class _Watch:
                 self.previous(number, frame)
             return
         if self.running and frame.f_code is not within.__code__ and not _holds(frame):
-            if self.struck:
-                _insist(frame)
             self.struck = True
             raise Expired
 
@@ -82,8 +78,6 @@ class _Watch:
         self.done.set()
         self.thread.join()
         signal.signal(signal.SIGINT, self.previous)  # runs the handler of a pending signal first: still ours
-        if self.struck:
-            sys.settrace(self.trace)
 
 
 def _holds(frame: FrameType) -> bool:
@@ -100,21 +94,6 @@ def _holds(frame: FrameType) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _insist(frame: FrameType) -> None:
-    """Arm the frames that swallow interrupts: the next is raised again in their `except:`, and so leaves the loop."""
-    # Only a trace function reaches into an `except:`, and learners do write `while True: try: ... except: ...`.
-
-    def trace(frame, event, argument):  # pragma: no cover - a trace function is not traced itself
-        if isinstance(sys.exc_info()[1], Expired):
-            raise Expired
-        return trace
-
-    sys.settrace(lambda *_: None)
-    while frame.f_code is not within.__code__:
-        frame.f_trace = trace
-        frame = frame.f_back
 
 
 def within(seconds: float, steps: Iterator, out: TextIO) -> list:

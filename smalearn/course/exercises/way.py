@@ -172,7 +172,8 @@ def _as_many_texts(cases):
 
 
 def _words(power, axis):
-    return WORDS.get(round(power), f"{{}}^{power:.1f}").format(axis)
+    near = round(power) if abs(power - round(power)) < 0.3 else None
+    return WORDS.get(near, f"{{}}^{power:.1f}").format(axis)
 
 
 def _loops(way, small, large, texts):

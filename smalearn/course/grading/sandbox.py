@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import smalearn
-from smalearn.data.included import RESULTS
+from smalearn.data.included import ASSETS
 
 __all__ = ["LONGEST", "PATIENCE", "Sandbox", "last_words", "opened", "reduced", "without_solutions"]
 
@@ -79,7 +79,7 @@ def without_solutions(target: Path) -> None:
         if source:
             path.write_text(source, encoding="utf-8")
     compileall.compile_dir(target, quiet=2)  # once, and not by every submission
-    assets = next((folder.parent for folder in RESULTS if folder.is_dir()), None)
+    assets = next((folder for folder in ASSETS if (folder / "results").is_dir()), None)
     if assets and not (target / "assets").exists():
         shutil.copytree(assets, target / "assets", ignore=shutil.ignore_patterns("*.gif", "*.png"))
 

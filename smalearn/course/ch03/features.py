@@ -1,0 +1,156 @@
+"""The exercise of chapter 03 on gates that differ from feature to feature: scores of a chunk, without a quotient."""
+
+import torch
+
+from smalearn.course.ch03.gates import product
+from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
+
+# ------------------------------------------------------------------------------------ 3.7 a gate for every feature
+
+
+def gated_scores(Q, K, log_a):
+    """Scores of one chunk under a gate for each feature, A[t, s] = Σ_n Q[t, n] K[s, n] ∏_{s < r ≤ t} a[r, n].
+
+    Return the scores A (T, T) of all tokens of one chunk, 0 for s > t: log_a is (T, N), a gate for each feature of the
+    keys. Take no quotient of decays, no difference of running sums, no (T, T, N) tensor; some gates are 0, log_a = −∞.
+    Any border in the chunk will do for the pairs on its two sides.
+
+    Hint: For s < border ≤ t the decay of feature n has two factors, as in exercise 3.4. Which belongs to K[s, n], and
+    which to Q[t, n]?
+
+    Hint: Cut the chunk in the middle. The pairs across are one product of matrices, (queries · since) @ (keys ·
+    until)ᵀ; each half is a shorter chunk: let the function call itself, down to a single token.
+
+    Hint: `since = log_a[b:].cumsum(0).exp()`. For `until` add up, from the end, the gates after each token: those of
+    `log_a[1:b]`, and a row of zeros for the last.
+
+    Insight: Nearly all of it is products of matrices, no exponent is positive. The code of GLA stops at blocks of 16,
+    and computes these pair by pair.
+    """
+    if len(Q) == 1:
+        return Q @ K.mT
+    b = len(Q) // 2  # the border
+    since = log_a[b:].cumsum(0).exp()
+    later = torch.cat([log_a[1:b], torch.zeros_like(log_a[:1])])  # the gate after each token
+    until = later.flip(0).cumsum(0).flip(0).exp()
+    A = Q.new_zeros(len(Q), len(Q))
+    A[:b, :b] = gated_scores(Q[:b], K[:b], log_a[:b])
+    A[b:, b:] = gated_scores(Q[b:], K[b:], log_a[b:])
+    A[b:, :b] = (Q[b:] * since) @ (K[:b] * until).mT
+    return A
+
+
+def _feature_by_feature(Q, K, log_a):
+    """Triple by triple: target, source, feature."""
+
+    def score(t, s):
+        return sum(Q[t, n] * K[s, n] * product(log_a[:, n], s + 1, t) for n in range(Q.shape[1]))
+
+    rows = [[score(t, s) if s <= t else 0.0 for s in range(len(Q))] for t in range(len(Q))]
+    return torch.tensor(rows, dtype=Q.dtype)
+
+
+def _feature_cases(randn):
+    for length, features in [(1, 1), (2, 2), (4, 3), (7, 2)]:
+        yield randn(length, features), randn(length, features), -randn(length, features).abs()
+    for place in (2, 3, 4):  # a reset of one feature
+        log_a = -randn(7, 3).abs()
+        log_a[place, 1] = -torch.inf
+        yield randn(7, 3), randn(7, 3), log_a
+    yield randn(9, 2), randn(9, 2), -200 * randn(9, 2).abs()
+    K = randn(5, 2)
+    K[1] = 1e200  # a key that an exact 0 alone forgets
+    after = torch.arange(5)[:, None] >= 3
+    yield randn(5, 2) * after, K, torch.zeros_like(K).index_fill(0, torch.tensor(3), -torch.inf)
+
+
+def _long(randn, length):
+    """A chunk with √T features: (T, T, N) grows faster than T², the scores do not."""
+    features = round(length**0.5)
+    return randn(length, features), randn(length, features), -randn(length, features).abs()
+
+
+def _around(middle):
+    """Quotients: every decay by way of one token, as a product of a factor of t and one of s."""
+
+    def scores(Q, K, log_a):
+        b = log_a.cumsum(0)
+        b = b - b[len(b) // 2] if middle else b
+        return ((Q * b.exp()) @ (K * (-b).exp()).mT).tril()
+
+    return scores
+
+
+def _all_at_once(Q, K, log_a):
+    later = torch.ones(len(Q), len(Q)).tril(-1)[..., None] > 0
+    return torch.einsum("tn,sn,tsn->ts", Q, K, torch.where(later, log_a[:, None], 0.0).cumsum(0).exp())
+
+
+FIRST = "if len → log_a = {}\n    if len"
+LATER = "torch.cat([log_a[1:b], torch.zeros_like(log_a[:1])])"
+EARLIER, HALF = (f"gated_scores(Q[{part}], K[{part}], log_a[{part}])" for part in (":b", "b:"))
+
+exercise(
+    "3.7",
+    "A gate for every feature",
+    claim="002:gla-chunkwise",
+    level=3,
+    minutes=20,
+    cases=_feature_cases,
+    oracle=_feature_by_feature,
+    way=Way(case=_long, memory=1.9, loops=1, forbids=("smalearn.linear_attention",), differences=False),
+    wrong={
+        "nothing fades: these are the scores without gates": lambda Q, K, log_a: (Q @ K.mT).tril(),
+        "these are quotients of running products: where gates are strong they are 0/0, after a reset too": _around(
+            False
+        ),
+        "a token in the middle as reference only halves the exponents: strong gates overflow all the same, and after a "
+        "reset −∞ − (−∞) is not a number": _around(True),
+        "these are differences of running sums: after a reset −∞ − (−∞) is not a number": lambda Q, K, log_a: (
+            torch.einsum("tn,sn,tsn->ts", Q, K, (log_a.cumsum(0)[:, None] - log_a.cumsum(0)).exp()).tril()
+        ),
+        "the entries above the diagonal are not 0: token t would read later ones": _all_at_once,
+        # how the gates enter
+        "you mix the features' gates: each feature has a decay of its own, inside the sum over n": FIRST.format(
+            "log_a.mean(1, keepdim=True).expand_as(Q)"
+        ),
+        "the gates of all features act on each in yours: every feature has its own": lambda Q, K, log_a: gated_scores(
+            Q, K, log_a.sum(1, keepdim=True).expand_as(Q)
+        ),
+        "the first feature's gate acts on all: every feature has its own": FIRST.format("log_a[:, :1].expand_as(Q)"),
+        "a gate of 0 is left out: log_a = −∞ makes its product 0": FIRST.format("log_a.nan_to_num(neginf=0.0)"),
+        "log_a is cut off from below: sums of −∞ are fine here": FIRST.format("log_a.clamp(min=-50)"),
+        "these are sums of logarithms: a decay is their exponential": ".exp() → ",
+        "the decay since the border is still a sum of logarithms": "[b:].cumsum(0).exp() → [b:].cumsum(0)",
+        "the decay until the border is still a sum of logarithms": "flip(0).exp() → flip(0)",
+        # until the border
+        "a key meets its own gate, which acts before it is written: "
+        "until the border only the gates after it act": f"{LATER} → log_a[:b]",
+        "each token meets its own gate, on the diagonal too: a gate acts before its "
+        "token is written": f"return Q @ K.mT → return (Q * log_a.exp()) @ K.mT ; {LATER} → log_a[:b]",
+        "keys fade in yours by the gates since the chunk began: those after the key count, "
+        "until the border": "later.flip(0).cumsum(0).flip(0) → log_a[:b].cumsum(0)",
+        "a key fades until the border by the gates after it, "
+        "not by those before it too": "later.flip(0).cumsum(0).flip(0) → log_a[:b].sum(0, keepdim=True)",
+        "the border's own gate acts twice: it belongs to the decay since the "
+        "border alone": f"{LATER} → log_a[1 : b + 1]",
+        "keys across the border have not faded: the gates after them act, until the border": " * until → ",
+        # since the border
+        "the border's own gate is missing: it acts on all that comes "
+        "from before": "log_a[b:].cumsum(0) → torch.cat([torch.zeros_like(log_a[:1]), log_a[b + 1 :]]).cumsum(0)",
+        "your decay since the border begins with the chunk: "
+        "it begins at the border": "log_a[b:].cumsum(0) → log_a.cumsum(0)[b:]",
+        "since the border all gates up to token t act, not its own alone": "log_a[b:].cumsum(0) → log_a[b:]",
+        "what is read across the border has not faded since: the gates from the border to t act": " * since → ",
+        "the gate of token t is missing: it acts before t reads": "log_a[b:].cumsum(0) → "
+        "torch.cat([torch.zeros_like(log_a[:1]), log_a[b:-1]]).cumsum(0)",
+        "every gate acts one token late": lambda Q, K, log_a: gated_scores(Q, K, log_a.roll(1, 0)),
+        # which pairs
+        "a token does not see itself: the diagonal is Q_t · K_t": "return Q @ K.mT → return 0 * Q @ K.mT",
+        "the halves are missing: you have the pairs across the border alone": f"{EARLIER} → 0 ; {HALF} → 0",
+        "inside the halves nothing fades: each half is a chunk with gates, too": f"{EARLIER} → "
+        f"(Q[:b] @ K[:b].mT).tril() ; {HALF} → (Q[b:] @ K[b:].mT).tril()",
+        "your rows are keys: rows are to be queries": lambda Q, K, log_a: gated_scores(Q, K, log_a).mT,
+    },
+)(gated_scores)
