@@ -134,12 +134,10 @@ class View {
     this.leaving.signal.addEventListener("abort", end);
   }
 
-  /** Scroll until all of it is seen, where its cell was just run: JupyterLab has then chosen this one or the next. */
+  /** Scroll until all of it is seen, where Shift+Enter has just run its cell: JupyterLab has then chosen the next. */
   arrive() {
     this.arrived = true;
-    if (this.root.closest(".jp-Cell:is(.jp-mod-active, :has(+ .jp-mod-active))")) {
-      this.root.scrollIntoView({ block: "nearest" });
-    }
+    if (this.root.closest(".jp-Cell:has(+ .jp-mod-active)")) this.root.scrollIntoView({ block: "nearest" });
   }
 
   remove() {
