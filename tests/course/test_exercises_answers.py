@@ -1,7 +1,5 @@
 """Answers that students would write: wrong ones that passed once are rejected, right ones in other styles pass."""
 
-from functools import partial
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -135,7 +133,8 @@ def from_the_front(entering, decay, updates, state):
 
 
 def test_who_counts_axes_from_the_front_hears_first_what_else_is_wrong():
-    right, wrong = (evaluate(EXERCISES["6.3"], partial(from_the_front, entering)) for entering in (True, False))
+    right = evaluate(EXERCISES["6.3"], lambda decay, updates, state: from_the_front(True, decay, updates, state))
+    wrong = evaluate(EXERCISES["6.3"], lambda decay, updates, state: from_the_front(False, decay, updates, state))
     assert right.misconception is None
     assert "leading axes" in right.sign
     assert wrong.misconception.startswith("these are the states AFTER the chunks")
