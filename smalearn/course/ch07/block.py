@@ -111,6 +111,14 @@ WRONG_ENDS = {
     "the weights of the norm are missing: one for each channel": "norm * y → y",
     "your norm takes the sum of the squares: it is their mean": "square().mean → square().sum",
     "the norm's 1e-5 is missing: it is added to the mean, before the root": " + 1e-5).sqrt() → ).sqrt()",
+    "your norm adds another number to the mean: it is 1e-5": "1e-5 → 1e-6",
+    "your skip passes the gate by: D·X is added to Y, then both are gated": (
+        "Y + D[:, None, None] * X → Y ; F.silu(z) → F.silu(z) + (D[:, None, None] * X).movedim(0, 1).flatten(1)"
+    ),
+    "each head has a norm of its own in yours: it is over all channels": (
+        "(y.square().mean(-1, keepdim=True) + 1e-5) → "
+        "(y.unflatten(-1, (heads, -1)).square().mean(-1) + 1e-5).repeat_interleave(channels // heads, -1)"
+    ),
 }
 WRONG_BEGINNINGS = {
     "there is no SiLU after your convolution": "F.silu(xBC + bias) → (xBC + bias)",
