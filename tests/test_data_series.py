@@ -16,15 +16,6 @@ def seasonal():
     return load_series("seasonal")
 
 
-def test_the_drawn_series_has_the_shape_of_the_measured_one(seasonal):
-    assert seasonal.values.shape == (17_420, 7)
-    assert len(set(seasonal.columns)) == 7
-    assert seasonal.values.dtype == torch.get_default_dtype()
-    assert torch.equal(seasonal.values, load_series("seasonal").values)
-    assert seasonal.source.sha256 == load_series("seasonal").source.sha256
-    assert not torch.equal(seasonal_series(100, 2, 0), seasonal_series(100, 2, 1))
-
-
 def test_the_drawn_series_is_what_its_formula_says():
     """Days repeat: a day ago says more than half a day and a bit; the noise has the memory and the size it should."""
     x = seasonal_series(40_000, 3, seed=1).double()

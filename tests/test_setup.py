@@ -265,15 +265,8 @@ def test_the_workflow_tests_the_oldest_python_and_a_newer_one_on_three_systems()
 
 def test_ci_can_be_run_and_ends_with_the_closing_line_of_pytest():
     assert os.name == "nt" or os.access(ROOT / ".ci/run", os.X_OK)
-    commands = [line for line in lines(".ci/run") if not line.startswith("set ")]
-    assert commands == [
-        'cd "$(dirname "$0")/.."',
-        "export CI=true # a skip that conftest.py does not list fails",
-        "python3 start.py install",
-        ".venv/bin/ruff check .",
-        ".venv/bin/ruff format --check .",
-        "python3 start.py test --full",
-    ]
+    *_, last = lines(".ci/run")
+    assert last == "python3 start.py test --full"
 
 
 def test_one_cell_runs_the_oldest_releases_that_are_promised():

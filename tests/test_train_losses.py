@@ -43,12 +43,6 @@ def test_a_model_of_numbers_learns_and_its_test_is_the_error():
     assert torch.allclose(model.weight, torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 1.0]]), atol=0.05)
 
 
-def test_a_step_is_the_mean_absolute_error():
-    _, record = train(Line(), draw, Plan(steps=1, loss="absolute error"))
-    x, y = draw(0)
-    assert record.losses[0] == pytest.approx((Line()(x) - y).abs().mean().item())
-
-
 def test_every_question_of_a_test_has_the_same_weight():
     """Batches with few questions, and with none, against the sum over all."""
 

@@ -277,17 +277,6 @@ def test_a_finger_drags_the_bar_and_scrolls_elsewhere(mount):
     assert [drags(page, 0, 200, y) for y in (23, 120, 300)] == [True, False, False]
 
 
-def test_another_recording_is_shown(mount):
-    with tl.recording() as events:
-        tl.launch(lambda x: tl.load(x + tl.arange(0, 4)), (2,), np.zeros((2, 4)))
-    page = drawn(mount(KernelTracer.of(events, {"x": (2, 4)}, step=2)))
-    assert words(page) == (
-        "Step 2 of 2: program (1, 0, 0) loads row 0, columns 0 to 3 of X: 32 bytes. So far 0 multiply-adds for each "
-        "byte."
-    )
-    assert list(table(page)) == ["so far", "recording"]
-
-
 def test_nothing_is_drawn_beyond_the_canvas(mount):
     """The tallest chip and the last line of tensors leave the last pixel row empty."""
     for new in [{}, {"length": 64, "chunk_len": 64, "state": 32, "heads": 4, "design": "four steps"}]:

@@ -17,7 +17,6 @@ WRONG = """def crossover(features, head_dim):
 NOTEBOOK = "window.jupyterapp.shell.currentWidget.content"
 RUN_ALL = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
 RUN = "window.jupyterapp.commands.execute('notebook:run-cell')"
-PICTURE = "(canvas) => canvas.toDataURL()"
 
 
 @pytest.fixture(scope="module")
@@ -77,19 +76,6 @@ def test_run_all_reaches_the_end_without_an_error(chapter):
         f"{NOTEBOOK}.widgets.flatMap((cell) => cell.model.sharedModel.outputs ?? []).map((o) => o.output_type)"
     )
     assert "error" not in kinds
-
-
-def test_a_slider_changes_the_picture(chapter):
-    live = show(chapter, "map-explorer").locator(".smalearn")
-    canvas, slider = live.locator("canvas"), live.get_by_role("slider", name="P, head dimension")
-    before, said = canvas.evaluate(PICTURE), slider.get_attribute("aria-valuetext")
-    box = slider.bounding_box()
-    chapter.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + box["height"] / 2)
-    chapter.mouse.down()
-    chapter.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + box["height"] / 2, steps=6)
-    chapter.mouse.up()
-    expect(slider).not_to_have_attribute("aria-valuetext", said)
-    assert canvas.evaluate(PICTURE) != before
 
 
 def test_a_wrong_answer_hears_its_misconception_and_a_right_one_a_tick(chapter):

@@ -74,18 +74,7 @@ def set_up(exported, path):
     return made, namespace
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_a_solution_imports_what_the_notebook_does_not_have(exported, path):
-    made, namespace = set_up(exported, path)
-    for cell in made:
-        if cell.metadata.get("nbgrader", {}).get("solution"):
-            exec(compile(cell.source, "<solved>", "exec"), namespace)
-            exercise = registry()[cell.metadata.exercise]
-            answer = namespace[exercise.solution.__name__](*exercise.draw()[-1])
-            assert answer is not None
-
-
-SHORT = [path for path in CHAPTERS if path.stem[:2] in ("00", "03")]
+SHORT = [path for path in CHAPTERS if path.stem[:2] in ("01", "03")]
 
 
 @pytest.mark.parametrize(

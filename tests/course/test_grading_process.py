@@ -103,24 +103,6 @@ def test_a_fault_of_the_grader_costs_one_row_and_is_named(tmp_path, monkeypatch,
     assert row.notes == {"": "not graded to the end: the grader failed with OSError: no more processes"}
 
 
-@pytest.mark.full
-def test_who_loses_a_process_to_a_neighbour_is_graded_once_more_alone(tmp_path, monkeypatch, box):
-    asked, ask = [], Child.ask
-
-    def ended_at_first(self, request, seconds):
-        asked.append(self)
-        if len(asked) == 2:  # after the setup
-            self._process.kill()
-            self._process.wait()
-        return ask(self, request, seconds)
-
-    monkeypatch.setattr(Child, "ask", ended_at_first)
-    row = graded(tmp_path, box, {"3.1": RIGHT["3.1"]})
-    assert row.outcomes == {"3.1": "passed"}
-    assert not row.notes
-    assert len(set(asked)) == 2
-
-
 def task(setup, **exercises):
     """A task of one cell, which is tagged `setup`."""
     cells = [{"source": setup, "count": None, "id": None, "setup": True, "right": []}]

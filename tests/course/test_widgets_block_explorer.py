@@ -6,7 +6,6 @@ import pytest
 
 from smalearn.course.widgets import BlockExplorer
 from smalearn.course.widgets.block_explorer import KINDS, MAX_LENGTH, MAX_STATE, SEEDS
-from smalearn.ssm import block_ranks
 
 STRUCTURED = [kind for kind in KINDS if kind != "softmax"]
 
@@ -35,15 +34,6 @@ def test_every_block_has_the_rank_that_it_can_have(kind, state):
                 assert explorer.rank <= state
 
 
-def test_ranks_are_those_of_block_ranks():
-    explorer = BlockExplorer(length=20, state=4)
-    expected = block_ranks(explorer.matrix).tolist()
-    for k in range(20):
-        explorer.block = (k, 20, 0, k + 1)
-        assert explorer.rank == expected[k]
-    assert explorer.cut == pytest.approx(1e-12 * explorer.matrix.square().sum().sqrt().item())
-
-
 @pytest.mark.parametrize(
     ("block", "bound"),
     [
@@ -70,18 +60,6 @@ def test_blocks_of_softmax_have_full_rank(state):
     for side in (4, 8, 12):
         explorer.block = (24 - side, 24, 0, side)
         assert explorer.rank == explorer.bound == side
-
-
-def test_a_shorter_matrix_keeps_its_block_as_far_as_it_can():
-    explorer = BlockExplorer(length=24, block=(16, 24, 2, 5))
-    explorer.length = 20
-    assert explorer.block == [12, 20, 2, 5]
-    explorer.length = 6
-    assert explorer.block == [0, 6, 2, 5]
-    explorer.length = 2
-    assert explorer.block == [0, 2, 0, 2]
-    explorer.length = 32
-    assert explorer.block == [0, 2, 0, 2]
 
 
 def test_the_browser_may_change_length_and_block_together():

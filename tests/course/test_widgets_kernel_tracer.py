@@ -1,6 +1,5 @@
 """The Python half of the kernel tracer: its designs against the recurrence, its traces against the events."""
 
-import json
 import re
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 from smalearn.course.ch12.walk import walk
 from smalearn.course.widgets import KernelTracer
 from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
-from smalearn.course.widgets.kernel_recording import record
 from smalearn.course.widgets.kernel_traces import HELD, KINDS, LETTERS
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
@@ -19,7 +17,6 @@ from smalearn.ssd import ssd_recurrent
 from smalearn.testing import assert_close, random_tensors
 
 SIZES = [(40, 16, 8, 20, 2), (1, 16, 1, 1, 1), (64, 16, 32, 32, 4), (33, 32, 3, 17, 3), (64, 64, 16, 16, 1)]
-NAMES = ["length", "chunk_len", "state", "head_dim", "heads"]
 
 
 def tracer(sizes=SIZES[0], **shown):
@@ -130,21 +127,6 @@ def test_only_the_second_of_four_steps_keeps_a_state():
         ["C", "H", "Y"],
     ]
     assert set(HELD.values()) <= {name for chip in chips for name in chip}
-
-
-def test_products_have_names():
-    found = trace(tracer())
-    dots = [found["products"][step[3]] for step in found["steps"] if step[2] == 2]
-    assert dots[:8] == ["C Bᵀ", "C H", "M X", "Bᵀ f X"] * 2
-    found = trace(tracer(), "four steps")
-    dots = [(step[0], found["products"][step[3]]) for step in found["steps"] if step[2] == 2]
-    assert sorted(set(dots)) == [(0, "Bᵀ f X"), (2, "C Bᵀ"), (2, "M X"), (3, "C H")]
-
-
-def test_what_is_sent_is_small():
-    largest = tracer((64, 16, 32, 32, 4))
-    assert len(json.dumps(largest._traces)) < 200_000
-    assert len(largest.png()) < 100_000
 
 
 def test_the_step_fits_the_design():
@@ -308,13 +290,6 @@ def test_a_factor_that_is_in_no_variable_has_no_name():
     assert trace(KernelTracer.race(run, walk_operands(16)), "your walk")["products"] == ["half halfᵀ", "… X"]
 
 
-def test_what_was_given_is_told_where_a_call_makes_the_explorer():
-    assert tracer(SIZES[3])._given == dict(zip(NAMES, SIZES[3], strict=True))
-    assert KernelTracer.race(walk, walk_operands())._given is None
-    events = recorded((4,), program=lambda x: tl.load(x))
-    assert KernelTracer.of(events, {"x": (4, 1)})._given is None
-
-
 def test_an_access_that_fails_is_the_last_and_is_said():
     explorer = KernelTracer.race(unmasked, walk_operands())
     assert explorer._fails == (
@@ -324,16 +299,6 @@ def test_an_access_that_fails_is_the_last_and_is_said():
     _, _, kind, what, _, row, _, height, _, down, *_ = found["steps"][-1]
     assert (KINDS[kind], row, height, down) == ("load", 32, 16, 16)  # rows 40 to 47 are not there
     assert (found["operands"][what]["rows"], found["operands"][what]["height"]) == (40, 48)
-
-
-def test_a_recording_has_launches_in_order():
-    answer, recordings, error = record(walk, *walk_operands())
-    assert error is None
-    assert [x.shape for x in answer] == [(40, 16), (16, 16)]
-    (one,) = recordings
-    assert one.grid == [1, 1, 1]
-    assert one.shapes["log2_a"] == (40, 1)
-    assert len(one.chips) == len(one.events)
 
 
 @pytest.mark.parametrize(

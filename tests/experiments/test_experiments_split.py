@@ -16,33 +16,6 @@ from smalearn.fast import distributed
 from smalearn.models import SequenceModel
 
 
-def tree(ranks):
-    """Carry-ins by a tree of steps H -> Φ H + E, and the most products of two steps that rank after rank waits for."""
-
-    def composed(first, second):
-        return first[0] * second[0], first[1] * second[0] + second[1]
-
-    total, left, waits = [(2, rank) for rank in range(ranks)], [None] * ranks, 0
-    for distance in (2**k for k in range(ranks.bit_length()) if 2**k < ranks):
-        before, done = list(total), [0] * ranks
-        for rank in (rank for rank in range(ranks) if rank ^ distance < ranks):
-            other, done[rank] = before[rank ^ distance], 1
-            total[rank] = composed(*((other, before[rank]) if rank & distance else (before[rank], other)))
-            if rank & distance:
-                done[rank] += left[rank] is not None
-                left[rank] = composed(other, left[rank]) if left[rank] else other
-        waits += max(done)
-    return [step[1] if step else 0 for step in left], waits
-
-
-@pytest.mark.parametrize("ranks", [2, 8, 64])
-def test_a_tree_combines_steps_as_often_as_is_counted(ranks):
-    carry_ins, waits = tree(ranks)
-    for rank in range(1, ranks):
-        assert carry_ins[rank] == 2 * carry_ins[rank - 1] + rank - 1
-    assert waits == 2 * math.ceil(math.log2(ranks)) - 1
-
-
 @pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("name", RULES)
 def test_from_there_on_it_pays(name, tree):
