@@ -5,7 +5,6 @@ kernel. Then `my_mamba2.py`, which it leaves, is read, and runs where the packag
 """
 
 import ast
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from smalearn.course.exercises import registry
 from smalearn.course.exercises.report import MIME
 from smalearn.course.workbook import notebook as notebooks
 from smalearn.course.workbook import road
+from smalearn.data import trained
 from smalearn.models import Mamba2, load
 from smalearn.testing import random_tensors
 
@@ -132,14 +132,14 @@ def layer(x, weights):
 ALONE = """
 import json, runpy, sys, torch
 sys.modules["smalearn"] = None  # an import of it is an error now
-mine = runpy.run_path("my_mamba2.py")
+mine, folder = runpy.run_path("my_mamba2.py"), sys.argv[1]
 x, expected = torch.load("given")
-layers = mine["read_model"]("../assets/shakespeare", torch.float64)[-1]
+layers = mine["read_model"](folder, torch.float64)[-1]
 for (_, weights), y in zip(layers, expected, strict=True):
     torch.testing.assert_close(mine["layer"](x, weights), y, rtol=1e-12, atol=1e-12)
-codes = json.load(open("../assets/shakespeare/vocabulary.json", encoding="utf-8"))
+codes = json.load(open(f"{folder}/vocabulary.json", encoding="utf-8"))
 prompt = torch.tensor([codes[letter] for letter in "ROMEO:"])
-written = mine["write"](mine["read_model"]("../assets/shakespeare"), prompt, 40)
+written = mine["write"](mine["read_model"](folder), prompt, 40)
 print("".join(list(codes)[code] for code in [*prompt, *written]))
 """
 
@@ -148,7 +148,6 @@ def walk(folder: Path) -> nbformat.NotebookNode:
     """The notebook after a run in `work` of a folder, with these answers in its stubs."""
     work = folder / "work"
     work.mkdir()
-    shutil.copytree(ROOT / "assets/shakespeare", folder / "assets/shakespeare")
     made = notebooks.blank(road.afternoon(ROOT / "chapters"))
     for id, (stub, *_) in notebooks.exercises(made).items():
         stub["source"] = ANSWERS[id].strip()
@@ -188,11 +187,12 @@ def forms(path: Path) -> Iterator[tuple[str, str]]:
 
 def write_alone(work: Path) -> str:
     """What the learner's file writes without the package, if each of its layers is `Mamba2` to 1e-12 in float64."""
-    mixers = [block.mixer for block in load(ROOT / "assets/shakespeare").double().blocks]
+    folder, _ = trained("shakespeare")
+    mixers = [block.mixer for block in load(folder).double().blocks]
     assert all(isinstance(mixer, Mamba2) for mixer in mixers)
     (x,) = random_tensors([(100, mixers[0].dim)])
     torch.save((x, [mixer(x).detach() for mixer in mixers]), work / "given")
-    command = [sys.executable, "-W", "error", "-c", ALONE]
+    command = [sys.executable, "-W", "error", "-c", ALONE, folder]
     run = subprocess.run(command, cwd=work, capture_output=True, text=True, encoding="utf-8", timeout=300)
     assert run.returncode == 0, run.stderr
     return run.stdout

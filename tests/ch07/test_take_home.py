@@ -1,7 +1,6 @@
 """The file that a learner takes home from chapter 07: short, without smalearn, and it writes."""
 
 import inspect
-import shutil
 import sys
 from pathlib import Path
 
@@ -9,21 +8,20 @@ import pytest
 import torch
 from cells import answered, cells, run_cell
 
+from smalearn.data import trained
 from smalearn.masks.decay import split_chunks
 from smalearn.models import generate, load
 from smalearn.testing import assert_close
 
-SHAKESPEARE = Path(__file__).parents[2] / "assets/shakespeare"
+SHAKESPEARE, _ = trained("shakespeare")
 GIVEN = ["read-model", "layer-run", "layer-step", "model-scores", "model-write", "write-run"]
 
 
 @pytest.fixture
 def take_home(tmp_path, monkeypatch, capsys):
     """Runs the chapter as far as the file needs it, these exercises solved: what that says, and the file's text."""
-    (tmp_path / "work").mkdir()
-    shutil.copytree(SHAKESPEARE, tmp_path / "assets/shakespeare")
-    monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.syspath_prepend(tmp_path / "work")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_ssd", raising=False)
 
     def run(*solved):
