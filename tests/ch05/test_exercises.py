@@ -1,4 +1,4 @@
-"""The judge of exercise 5.3: which models have the matrix, and what is said of those that have not."""
+"""The judge of exercise 5.3, which models have the matrix, and what is said of slips in 5.3 and 5.8."""
 
 import pytest
 import torch
@@ -51,3 +51,53 @@ def test_a_model_with_another_matrix_is_told_where(attempt, reason):
     result = evaluate(MODEL, attempt)
     assert result.outcome == "failed"
     assert reason.lower() in result.problem.sentence.lower()
+
+
+def rows_as_they_come(M, order):
+    """No zeros in place of the directions that a small block lacks."""
+    A, (B, C) = M.new_zeros(len(M), order, order), M.new_zeros(2, len(M), order)
+    before = None
+    for k in range(len(M)):
+        R = torch.linalg.svd(M[k:, : k + 1], full_matrices=False)[2][:order]
+        if k:
+            A[k] = R[:, :-1] @ before.T
+        B[k], C[k] = R[:, -1], R @ M[k, : k + 1]
+        before = R
+    return A, B, C
+
+
+def rows_of_the_outputs(M, order):
+    A, (B, C) = M.new_zeros(len(M), order, order), M.new_zeros(2, len(M), order)
+    before = None
+    for k in range(len(M)):
+        R = torch.linalg.svd(M[k:, : k + 1], full_matrices=False)[0][:, :order].T
+        C[k, : len(R)] = R @ M[k, : k + 1]
+        B[k, : len(R)] = R[:, -1]
+        if k:
+            A[k, : len(R), : len(before)] = R[:, :-1] @ before.T
+        before = R
+    return A, B, C
+
+
+def away_from_zero(dt, A, B):
+    z = dt[:, None] * A
+    return z.exp(), torch.expm1(z) / A.clamp(max=-1e-12) * B
+
+
+def short_series(dt, A, B):
+    z = dt[:, None] * A
+    phi = torch.where(z.abs() < 1e-2, 1 + z / 2, torch.expm1(z) / z)
+    return z.exp(), dt[:, None] * phi * B
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt", "reason"),
+    [
+        ("5.3", rows_as_they_come, "its one row was broadcast"),
+        ("5.3", rows_of_the_outputs, "left singular vectors"),
+        ("5.8", away_from_zero, "where the rate is 0 your B_bar is 0"),
+        ("5.8", short_series, "second term"),
+    ],
+)
+def test_a_slip_is_called_by_its_name(id, attempt, reason):
+    assert reason in evaluate(EXERCISES[id], attempt).misconception

@@ -156,6 +156,14 @@ exercise(
         "are what the old state knows": "basis[:, :-1] → basis[:, 1:]",
         "your transitions stand one place early: "
         "A_k leads from the state k - 1 to the state k": "return A, → return A.roll(-1, 0),",
+        "your R_k has fewer rows than `order` where the block has fewer; its one row was broadcast. "
+        "The other rows are 0": (
+            "A[k, :n, : len(before)] = → A[k] = 0 if k == 0 else ; B[k, :n] → B[k] ; C[k, :n] → C[k]"
+        ),
+        "where R_k has one row, your B_k and C_k repeat it in every state: "
+        "their other entries are 0": "B[k, :n] → B[k] ; C[k, :n] → C[k]",
+        "you take the left singular vectors: they know the outputs, and a state is made of inputs, "
+        "by the rows of `svd(…)[2]`": f"{SVD}[2][:order] → {SVD}[0].mT[:order] ; basis[:, :-1] @ before.mT → 0",
         "B is (1, 0, …): "
         "input k enters by the last column of the basis": "basis[:, -1] → torch.eye(n, dtype=M.dtype)[0]",
         "C is a row of U without the singular values: U Σ Vh is the block, "

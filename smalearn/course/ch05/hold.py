@@ -18,8 +18,8 @@ def hold(dt, A, B):
 
     Hint: Put a 1 for z where z is 0, divide, and put φ = 1 there: `torch.where(z == 0, 1, z)`.
 
-    Insight: For small dt the hold is nearly Euler's step, and for large dt the state forgets and takes x B/|A|: one
-    rate is all that gates it.
+    Insight: In a short step the state keeps nearly all it has, and dt B x is added. In a long one, where A < 0, it is
+    forgotten, and -B x / A takes its place.
     """
     z = dt[:, None] * A
     safe = torch.where(z == 0, 1, z)
@@ -79,7 +79,7 @@ exercise(
         "what is held for a time dt adds up to dt B, φ(0) = 1": "dt[:, None] * phi → (z.exp() - 1) / A",
         "where a step is 0 you divide 0 by 0: in no time nothing enters, B_bar is 0; "
         "z is 0 there, not A": "z == 0 → A == 0",
-        "where the rate is 0 your 0 / 0 has become 0: "
+        "where the rate is 0 your B_bar is 0: "
         "what is held for a time dt adds up to dt B": "z == 0, 1, torch → z == 0, 0, torch",
         "where the rate is 0 your B_bar is B: "
         "what is held for a time dt adds up to dt B": "dt[:, None] * phi → torch.where(A == 0, 1, torch.expm1(z) / A)",
@@ -108,6 +108,8 @@ exercise(
         "`torch.expm1(z)` has all digits": "phi = torch.where(z == 0, → phi = torch.where(z.abs() < 1e-3,",
         "near z = 0 you put φ = 1, its first term alone: even at z = -0.0000005 that costs digits. "
         "`torch.expm1(z)` has them all": "phi = torch.where(z == 0, → phi = torch.where(z.abs() < 1e-5,",
+        "near z = 0 you stop the series of φ after its second term, 1 + z/2: at z = -0.0005 the third is 0.00000004. "
+        "`torch.expm1(z)` has all digits": "z == 0, 1, torch → z.abs() < 1e-3, 1 + z / 2, torch",
         "a small number in the denominator is not small beside a rate next to 0: put φ = 1 where z is 0, "
         "and change nothing elsewhere": "dt[:, None] * phi → torch.expm1(z) / (A + 1e-8)",
         "a small number in the denominator, even 1e-12, costs digits where the rate is next to 0: "

@@ -19,7 +19,7 @@ def matrix_of(A, B, C):
 
     Hint: `A[s]` is never used for column s: it acts on what was there before the push.
 
-    Insight: Nothing of M is learned by itself: T² entries depend on the T·(N² + 2N) numbers of the model.
+    Insight: All T² entries of M come from the (T - 1)·N² + 2·T·N numbers of A_1, A_2, …, of B and of C.
     """
     length = len(B)
     M = torch.zeros(length, length, dtype=B.dtype)
