@@ -82,14 +82,6 @@ def test_windows_are_what_is_known_and_what_comes():
     assert [x.shape for x in series_windows(part, torch.arange(0), 4, 3)] == [(0, 4, 2), (0, 3, 2)]
 
 
-def test_the_first_forecast_of_a_part_is_for_its_first_hour():
-    values = torch.arange(HOURS, dtype=torch.float64)[:, None]
-    known, _, tested = split_series(values, 96)
-    _, targets = series_windows(tested, torch.tensor([0]), 96, 24)
-    step = known[1] - known[0]
-    assert torch.allclose((targets[0, 0] - known[0]) / step, torch.tensor([11_520.0], dtype=torch.float64))
-
-
 @pytest.mark.parametrize("begin", [[-1], [0, 14]])
 def test_windows_outside_are_refused(begin):
     with pytest.raises(ValueError, match=r"series_windows: begin must be in 0 to 13, got .* to "):

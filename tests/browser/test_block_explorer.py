@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from views import change, drags, drawn, headline, words
+from views import change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import BlockExplorer
 from smalearn.course.widgets.block_explorer import KINDS
@@ -90,7 +90,7 @@ def test_rank_and_reason_are_shown(mount):
         ({"kind": "scalar", "state": 1}, "A block of 8 by 8 has rank 1, of at most 1", "passes through N = 1 numbers."),
     ]:
         assert headline(change(page, **new)) == text
-        page.wait_for_function("(text) => document.querySelector('[aria-live]').textContent.includes(text)", arg=reason)
+        heard(page, reason)
 
 
 def test_controls_tell_python(mount):

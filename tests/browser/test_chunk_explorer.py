@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from views import PICTURES, change, drags, drawn, headline, words
+from views import PICTURES, change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import ChunkExplorer
 from smalearn.course.widgets.chunk_explorer import PARTS, best_chunk_len, chunked_macs
@@ -85,9 +85,7 @@ def test_description_says_which_step_computes_a_part(mount):
         ({"chunk_len": 4096}, "At c = 4,096, one chunk, the quadratic form, all take 2,181,042,176 multiply-adds, "),
         ({"chunk_len": 1}, "At c = 1, the recurrent form, all take "),
     ]:
-        change(page, **new)
-        seen = "(text) => document.querySelector('[aria-live]').textContent.replaceAll('\\u00a0', ' ').includes(text)"
-        page.wait_for_function(seen, arg=text)
+        heard(change(page, **new), text)
 
 
 def test_controls_tell_python(mount):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from views import PICTURES, change, drags, drawn, headline, words
+from views import PICTURES, change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import DualityExplorer
 from smalearn.ssd import ssd_chunked
@@ -108,12 +108,6 @@ def test_bars_change_their_colours_and_not_their_length(mount):
     assert seen[0]["orange"] == 0
     for one in seen[1:]:
         assert all(abs(end - first) < 5 for end, first in zip(one["ends"], seen[0]["ends"], strict=True))
-
-
-def heard(page, text):
-    """Wait until this is said."""
-    said = "(text) => document.querySelector('[aria-live]').textContent.replaceAll('\\u00a0', ' ').includes(text)"
-    page.wait_for_function(said, arg=text)
 
 
 def typed(page, text):

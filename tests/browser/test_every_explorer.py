@@ -42,7 +42,6 @@ HEARD = """(part) => {
 }"""
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_plain_keys_are_not_those_of_the_notebook_but_shortcuts_are(mount, name):
     controls = mount(getattr(widgets, name)()).locator("input, select, button, canvas, summary")
@@ -51,7 +50,6 @@ def test_plain_keys_are_not_those_of_the_notebook_but_shortcuts_are(mount, name)
         assert part.evaluate(HEARD) == [False, True, True, False]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_a_sentence_a_read_out_and_what_to_do_stand_above(mount, name):
     page = drawn(mount(getattr(widgets, name)()))
@@ -66,7 +64,6 @@ def test_a_sentence_a_read_out_and_what_to_do_stand_above(mount, name):
     ]
 
 
-@pytest.mark.full
 def test_text_is_as_large_as_the_reader_asks_for(mount):
     page = drawn(mount(widgets.DualityExplorer()))
     lines = "[...document.querySelectorAll('.smalearn p')].map((p) => parseFloat(getComputedStyle(p).fontSize))"
@@ -83,7 +80,6 @@ SLIDE = """(slider, share) => {
 HEAD = "document.querySelector('#first .headline').getBoundingClientRect().height"
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("width", [390, 700, 1000])
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_the_headline_is_as_high_whatever_it_says(mount, page, name, width):
@@ -96,7 +92,6 @@ def test_the_headline_is_as_high_whatever_it_says(mount, page, name, width):
     assert len(heights) == 1
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_steps_are_played_to_the_end_and_a_touch_ends_it(mount, name):
     page = drawn(mount(getattr(widgets, name)()))
@@ -132,7 +127,6 @@ GIVEN = [
 UNSAID = {"_esm", "_css", "_anywidget_id", *ipywidgets.DOMWidget.class_traits()}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("name", "state"), GIVEN, ids=str)
 def test_the_call_that_is_copied_makes_the_same_explorer(mount, name, state):
     explorer = getattr(widgets, name)
@@ -153,7 +147,6 @@ def recording():
     return widgets.KernelTracer.of(events, {"x": (2, 4)})
 
 
-@pytest.mark.full
 def test_where_no_call_makes_the_explorer_there_is_none_to_copy(mount):
     page = mount(recording())
     page.evaluate("document.getElementById('second').dataset.explorer = 'X'; show('second'); null")
@@ -161,7 +154,6 @@ def test_where_no_call_makes_the_explorer_there_is_none_to_copy(mount):
         assert page.locator(f"{place} .tools button").all_inner_texts() == buttons
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_a_link_restores_the_state_and_a_broken_one_does_no_harm(mount, name):
     page = mount(getattr(widgets, name)())
@@ -193,7 +185,6 @@ CanvasRenderingContext2D.prototype.fillText = function (...parts) {
 };"""
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_a_picture_of_the_state_is_saved_under_its_title(mount, page, name):
     page.add_init_script(WRITTEN)
@@ -208,7 +199,6 @@ def test_a_picture_of_the_state_is_saved_under_its_title(mount, page, name):
     assert [text for text in page.evaluate("texts") if text in head] == head
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("touched", [False, True])
 @pytest.mark.parametrize(
     "name",
@@ -235,7 +225,6 @@ def test_it_moves_once_by_itself_until_a_touch_and_python_does_not_hear_of_it(mo
     assert page.evaluate(look, traits) == before
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 @pytest.mark.parametrize("width", [832, 1000])  # a page of the site beside its contents; JupyterLab
 def test_it_fits_a_laptop(mount, name, width):
@@ -244,7 +233,6 @@ def test_it_fits_a_laptop(mount, name, width):
     assert drawn(page).locator("#first .smalearn").bounding_box()["height"] < 900
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_two_views_show_one_state_and_leave_nothing_behind(mount, name):
     explorer = getattr(widgets, name)
@@ -272,7 +260,6 @@ def test_two_views_show_one_state_and_leave_nothing_behind(mount, name):
     assert page.evaluate("[callbacks.length, document.querySelectorAll('canvas, svg').length, frames]") == [0, 0, 0]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_pictures_take_the_colours_of_a_dark_page(mount, name):
     page = mount(getattr(widgets, name)())
@@ -283,7 +270,6 @@ def test_pictures_take_the_colours_of_a_dark_page(mount, name):
     assert all(one != other for one, other in pairs)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_a_drag_is_drawn_once_a_frame(mount, name):
     """However many changes come between two frames."""
@@ -298,14 +284,12 @@ def test_a_drag_is_drawn_once_a_frame(mount, name):
     assert frames == 1
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_text_on_a_picture_is_at_least_nine_points(mount, page, name):
     page.add_init_script(WRITTEN)
     assert min(drawn(mount(getattr(widgets, name)())).evaluate("sizes")) >= 12  # pixels
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_nothing_stands_in_the_way_of_a_screen_reader(mount, name, scheme):
@@ -345,7 +329,6 @@ SMALLEST = """Math.min(...[...document.querySelectorAll(".smalearn *")].filter((
   .map((e) => parseFloat(getComputedStyle(e).fontSize)))"""
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("width", [360, 1000])
 @pytest.mark.parametrize(("name", "state"), HARD, ids=str)
 def test_page_is_readable_at_every_width(mount, name, state, width):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from views import PICTURES, change, drags, drawn, headline, words
+from views import PICTURES, change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import FeatureExplorer
 from smalearn.course.widgets.feature_explorer import MAPS
@@ -50,7 +50,7 @@ def test_error_is_shown_and_described(mount):
     )
     assert headline(change(page, features=4)).endswith(", equal weights do better (0.64)")
     change(page, map="1 + elu", row=0)
-    page.wait_for_function("document.querySelector('[aria-live]').textContent.includes('word 0')")
+    heard(page, "word 0")
     assert words(page).startswith("1 + elu, norm 2: error ")
     assert words(page).endswith("attends most to: nothing (softmax); nothing (features).")
 
@@ -83,7 +83,7 @@ def test_a_row_is_looked_at_by_pointing(mount):
     cell = (maps.bounding_box()["height"] - 40) / 15
     before = page.evaluate(PICTURES)
     maps.hover(position={"x": 40, "y": 20 + 3.5 * cell})
-    page.wait_for_function("document.querySelector('[aria-live]').textContent.includes('“than”, word 3')")
+    heard(page, "“than”, word 3")
     assert page.evaluate("model.get('row')") == 14  # Python is not told of a look
     assert drawn(page).evaluate(PICTURES) != before
     for y in (5, 20 + 15 * cell + 10):  # above and below the rows

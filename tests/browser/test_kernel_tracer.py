@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from views import change, drags, drawn, headline, words
+from views import change, drags, drawn, headline, heard, words
 
 from smalearn.course.ch12.walk import walk
 from smalearn.course.widgets import KernelTracer
@@ -15,7 +15,6 @@ from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 
 PICTURE = "document.querySelector('#first canvas').toDataURL()"
-SAID = "(text) => document.querySelector('[aria-live]').textContent.includes(text)"
 
 
 def table(page):
@@ -93,8 +92,7 @@ def test_description_says_who_touches_what(mount):
         ({"design": "one walk without masks", "step": 28}, "It writes 128 entries outside, for want of a mask. On the"),
         ({"step": 56}, "for want of a mask, 128 of them behind the end of the tensor. "),
     ]:
-        change(page, **new)
-        page.wait_for_function(SAID, arg=text)
+        heard(change(page, **new), text)
     assert re.search(r"So far [\d.]+ multiply-adds for each byte\.$", words(page))
 
 
@@ -340,9 +338,7 @@ def test_where_a_program_fails_is_said(mount):
     page = drawn(mount(race(careless)))
     change(page, step=len(race(careless)._traces[0]["steps"]))
     assert headline(page).startswith("“your walk” fails, “four steps” has ")
-    page.wait_for_function(
-        SAID, arg="Here it ends: over, program (0, 0, 0): load of x at offset 640, expected 0 to 639"
-    )
+    heard(page, "Here it ends: over, program (0, 0, 0): load of x at offset 640, expected 0 to 639")
 
 
 @triton.jit

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from views import change, drags, drawn, headline, words
+from views import change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import MaskExplorer
 from smalearn.course.widgets.mask_explorer import FAMILIES
@@ -291,7 +291,7 @@ def test_a_row_is_looked_at_by_pointing_and_chosen_by_a_click(mount):
     side = (box["width"] - 2 * 26) / 3
     pictures = page.evaluate(PICTURES)
     page.mouse.move(box["x"] + 30, box["y"] + 20 + 3.5 * side / T)
-    page.wait_for_function("document.querySelector('[aria-live]').textContent.includes('Row 3 of M, “d”, weighs')")
+    heard(page, "Row 3 of M, “d”, weighs")
     assert page.evaluate("model.get('target')") == 11  # Python is not told of a look
     assert page.evaluate(PICTURES)[2] != pictures[2]
     page.mouse.move(box["x"] + side + 13, box["y"] + 60)  # between two matrices

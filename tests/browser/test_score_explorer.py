@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from views import change, drags, drawn, headline, words
+from views import change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import ScoreExplorer
 from smalearn.course.widgets.score_explorer import PRESETS, block_lengths
@@ -138,9 +138,7 @@ def test_description_says_what_a_pair_shares_and_what_is_kept(mount):
         ({"ranks": [8, 0, 8]}, "share 1 of 3 levels, blocks of 64: 8 of 16 columns, score "),
         ({"length": 10}, "Words 9 “implicit.” and 0 “beautiful” share "),
     ]:
-        change(page, **new)
-        seen = "(text) => document.querySelector('[aria-live]').textContent.replaceAll('\\u00a0', ' ').includes(text)"
-        page.wait_for_function(seen, arg=text)
+        heard(change(page, **new), text)
 
 
 def test_controls_tell_python(mount):

@@ -1,7 +1,7 @@
 """The state explorer on a bare page: no kernel, no JupyterLab."""
 
 import torch
-from views import change, drags, drawn, headline, words
+from views import change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import StateExplorer
 from smalearn.linear_attention import delta_rule_recurrent, linear_attention_parallel, linear_attention_recurrent
@@ -89,7 +89,7 @@ def test_description_says_that_both_forms_agree(mount):
     )
     assert headline(page) == "“than” reads “complicated.” 1, “complex.” 0.03"
     change(page, query="is")
-    page.wait_for_function("document.querySelector('[aria-live]').textContent.includes('“is”')")
+    heard(page, "“is”")
     assert "“better”\u00a00.26" in page.locator("[aria-live]").inner_text()
 
 

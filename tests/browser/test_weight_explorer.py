@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from views import PICTURES, change, drags, drawn, words
+from views import PICTURES, change, drags, drawn, heard, words
 
 from smalearn.course.widgets.weight_explorer import FAMILIES, WeightExplorer
 from smalearn.testing import relative_rms
@@ -96,7 +96,7 @@ def test_an_entry_is_pointed_at_and_moved_by_arrow_keys(mount):
     page = mount(WeightExplorer("block low rank", 16, 4, 2))
     canvas = drawn(page).locator("#first canvas[tabindex]").first
     canvas.hover(position={"x": 6, "y": 28})
-    page.wait_for_function("document.querySelector('[aria-live]').textContent.includes('M[0, 0] = ')")
+    heard(page, "M[0, 0] = ")
     page.mouse.move(0, 0)
     canvas.focus()
     for key in ("ArrowUp", "ArrowRight", "ArrowRight"):

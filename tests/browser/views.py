@@ -48,6 +48,12 @@ def words(page):
     return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
 
 
+def heard(page, text):
+    """Wait until a screen reader reads this."""
+    said = "(text) => document.querySelector('[aria-live]').textContent.replaceAll('\\u00a0', ' ').includes(text)"
+    page.wait_for_function(said, arg=text)
+
+
 def headline(page):
     """The sentence in large letters above the picture."""
     return page.locator("#first .headline").inner_text().replace("\u00a0", " ")

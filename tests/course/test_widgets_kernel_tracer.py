@@ -191,36 +191,35 @@ def test_what_lies_behind_the_last_matrix_hangs_below_it():
     assert (found["operands"][0]["height"], found["operands"][0]["width"]) == (4, 8)
 
 
+def loads(length, shape, program=lambda x: tl.load(x)):
+    """What one program recorded, on a tensor of this length, and its shape."""
+    return recorded((length,), program=program), {"x": shape}
+
+
 @pytest.mark.parametrize(
-    ("events", "shapes", "message"),
+    ("recording", "message"),
     [
-        ([], {}, "events, expected 1 to 4000, got 0"),
-        (recorded((4,), program=lambda x: tl.load(x)) * 4001, {"x": (4, 1)}, "events, expected 1 to 4000, got 4001"),
+        (([], {}), "events, expected 1 to 4000, got 0"),
+        ((loads(4, (4, 1))[0] * 4001, {"x": (4, 1)}), "events, expected 1 to 4000, got 4001"),
         (
-            recorded((4,), program=lambda x: tl.load(x)),
-            {},
+            (loads(4, None)[0], {}),
             "shape of x, expected (..., rows, columns), at most 16 matrices of at most 256 rows and columns, got None",
         ),
-        (recorded((4,), program=lambda x: tl.load(x)), {"x": (4,)}, "columns, got (4,)"),
-        (recorded((4,), program=lambda x: tl.load(x)), {"x": (17, 4, 4)}, "columns, got (17, 4, 4)"),
-        (recorded((4,), program=lambda x: tl.load(x)), {"x": (257, 4)}, "columns, got (257, 4)"),
-        (recorded((4,), program=lambda x: tl.load(x)), {"x": (0, 4)}, "columns, got (0, 4)"),
+        *((loads(4, one), f"columns, got {one}") for one in ((4,), (17, 4, 4), (257, 4), (0, 4))),
         (
-            recorded((8,), program=lambda x: tl.load(x + 2 * tl.arange(0, 4))),
-            {"x": (1, 8)},
+            loads(8, (1, 8), lambda x: tl.load(x + 2 * tl.arange(0, 4))),
             "load of x, expected neighbouring rows and columns of which a mask leaves the first",
         ),
         (
-            recorded((8,), program=lambda x: tl.load(x + tl.arange(0, 4), mask=tl.arange(0, 4) > 0)),
-            {"x": (1, 8)},
+            loads(8, (1, 8), lambda x: tl.load(x + tl.arange(0, 4), mask=tl.arange(0, 4) > 0)),
             "load of x, expected neighbouring rows",
         ),
     ],
     ids=range(9),
 )
-def test_what_is_no_recording_is_refused(events, shapes, message):
+def test_what_is_no_recording_is_refused(recording, message):
     with pytest.raises(ValueError, match=rf"^KernelTracer\.of: .*{re.escape(message)}"):
-        KernelTracer.of(events, shapes)
+        KernelTracer.of(*recording)
 
 
 def walk_operands(length=40, state=16, head_dim=16):
