@@ -31,11 +31,11 @@ class Counter(TorchDispatchMode):
         if name in PRODUCTS:
             inner = args[-2].shape[-1]
             self.shapes.append((out.numel() * inner, min(*args[-2].shape[-2:], args[-1].shape[-1]), inner))
-        if name == aten.mul:
+        if name in (aten.mul, aten.addcmul):
             self.entrywise += out.numel()
-        if name == aten.add:
+        if name in (aten.add, aten.addcmul):
             self.additions += out.numel()
-        if name in {*PRODUCTS, aten.mul, aten.add}:
+        if name in {*PRODUCTS, aten.mul, aten.add, aten.addcmul}:
             self.moved += sum(x.numel() for x in (*args, out) if isinstance(x, torch.Tensor))
         return out
 
