@@ -69,7 +69,7 @@ class _Pages:
         theirs = inspect.isroutine(value) and (module == "__main__" or Path(file).parent == Path.cwd())
         if exercise := getattr(value, "__smalearn_reference__", None):
             self.missing.append(exercise)
-        elif module.startswith("smalearn.course.ch"):  # a published solution
+        elif module.startswith(("smalearn.course.ch", "smalearn.ssd")):  # a solution, and what stands in for one
             self.foreign.append(name)
         elif inspect.ismodule(value):
             self.imports.add(f"import {first}{renamed}")

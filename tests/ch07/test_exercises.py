@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from smalearn import fast
 from smalearn.course.exercises import evaluate, registry
 from smalearn.models import Mamba2
 from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_step
@@ -195,12 +196,18 @@ def the_librarys_step(X, dt, A_log, B, C, D, state):
     return y + D[:, None] * X, state
 
 
+def test_the_librarys_chunks_stand_in_for_the_learners():
+    """So that chapter 07 can be handed in without the file of chapter 06."""
+    result = evaluate(TEXTS, lambda X, log_a, B, C, chunk_len: ssd_chunked(X, log_a, B, C, chunk_len=chunk_len)[0])
+    assert result.outcome == "passed"
+
+
 @pytest.mark.parametrize(
     ("id", "attempt", "said"),
     [
         ("7.2", channel_by_channel, "inside a loop"),
         ("7.3", the_librarys_step, "smalearn.ssd"),
-        ("7.5", lambda X, log_a, B, C, chunk_len: ssd_chunked(X, log_a, B, C, chunk_len=chunk_len)[0], "smalearn.ssd"),
+        ("7.5", lambda X, log_a, B, C, chunk_len: fast.ssd(X, log_a, B, C)[0], "smalearn.fast"),
     ],
 )
 def test_a_right_answer_that_is_not_ones_own_or_slow_is_not_as_asked(id, attempt, said):
