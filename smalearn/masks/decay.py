@@ -121,7 +121,7 @@ def until_end(log_a: torch.Tensor) -> torch.Tensor:
 
 
 def split_chunks(x: torch.Tensor, chunk_len: int, axis: int = -2) -> torch.Tensor:
-    """(..., T, D) as (..., C, chunk_len, D), or (..., T) with axis=-1: zeros after the last token, no chunk above T."""
+    """Cut (..., T, D) into (..., chunks, c, D), or (..., T) where axis is -1; zeros fill the last chunk, c ≤ T."""
     length = x.shape[axis]
     chunk_len = max(1, min(chunk_len, length))
     chunks = max(1, -(-length // chunk_len))
