@@ -124,9 +124,10 @@ exercise(
         [(K[: t + 1] @ Q[t]) @ V[: t + 1] / (K[: t + 1] @ Q[t]).sum() for t in range(len(Q))]
     ),
     way=Way(
-        case=lambda randn, length: tuple(randn(length, 2).abs() for _ in "QKV"),
+        # many features: to read all keys again, T²·N, shows beside the writing of rows into Y, T²·P
+        case=lambda randn, length: tuple(randn(length, size).abs() for size in (16, 16, 2)),
         memory=1,
-        work=1,  # reading all keys again is T²
+        work=1,
         loops=1,
         forbids=("torch.cumsum", "torch.Tensor.cumsum"),  # all states at once
     ),
