@@ -91,7 +91,7 @@ def climb(
         rung["milliseconds"][position] = milliseconds
     text = json.dumps([*earlier, rung], indent=1)
     write_atomically(file, lambda opened: opened.write(text.encode()))
-    fitted = "" if rung["steps"] == STEPS else f", as many of {STEPS} as this machine does in {seconds:g} seconds"
+    fitted = "" if rung["steps"] == STEPS else f", about as many of {STEPS} as this machine does in {seconds:g} seconds"
     print(f"{name}: {rung['bits']:.2f} bits per character after {rung['steps']} steps{fitted}. It writes:")
     print("The" + pieces.decode(torch.tensor(list(write(model, pieces.encode("The"), 60)))))
     return model

@@ -25,8 +25,8 @@ def gated_scores(Q, K, log_a):
     Hint: `since = log_a[b:].cumsum(0).exp()`. For `until` add up, from the end, the gates after each token: those of
     `log_a[1:b]`, and a row of zeros for the last.
 
-    Insight: Nearly all of it is products of matrices, no exponent is positive. The code of GLA stops at blocks of 16,
-    and computes these pair by pair.
+    Insight: Cut in halves, nearly all of it is products of matrices, and no exponent is positive. The code of GLA stops
+    at blocks of 16, and computes these pair by pair.
     """
     if len(Q) == 1:
         return Q @ K.mT
@@ -59,16 +59,15 @@ def _feature_cases(randn):
         log_a[place, 1] = -torch.inf
         yield randn(7, 3), randn(7, 3), log_a
     yield randn(9, 2), randn(9, 2), -200 * randn(9, 2).abs()
-    K = randn(5, 2)
+    K = randn(11, 2)  # the longest, so that a plain mistake is shown in a plain case
     K[1] = 1e200  # a key that an exact 0 alone forgets
-    after = torch.arange(5)[:, None] >= 3
-    yield randn(5, 2) * after, K, torch.zeros_like(K).index_fill(0, torch.tensor(3), -torch.inf)
+    after = torch.arange(11)[:, None] >= 3
+    yield randn(11, 2) * after, K, torch.zeros_like(K).index_fill(0, torch.tensor(3), -torch.inf)
 
 
-def _long(randn, length):
-    """A chunk with √T features: (T, T, N) grows faster than T², the scores do not."""
-    features = round(length**0.5)
-    return randn(length, features), randn(length, features), -randn(length, features).abs()
+def _as_many_features(randn, length):
+    """A chunk with T features: (T, T, N) grows faster than T², the scores do not."""
+    return randn(length, length), randn(length, length), -randn(length, length).abs()
 
 
 def _around(middle):
@@ -87,6 +86,7 @@ def _all_at_once(Q, K, log_a):
     return torch.einsum("tn,sn,tsn->ts", Q, K, torch.where(later, log_a[:, None], 0.0).cumsum(0).exp())
 
 
+UP = "b = len(Q) // 2 → b = (len(Q) + 1) // 2"  # other halves, other wrong numbers
 FIRST = "if len → log_a = {}\n    if len"
 LATER = "torch.cat([log_a[1:b], torch.zeros_like(log_a[:1])])"
 EARLIER, HALF = (f"gated_scores(Q[{part}], K[{part}], log_a[{part}])" for part in (":b", "b:"))
@@ -99,7 +99,14 @@ exercise(
     minutes=20,
     cases=_feature_cases,
     oracle=_feature_by_feature,
-    way=Way(case=_long, memory=1.9, loops=1, forbids=("smalearn.linear_attention",), differences=False),
+    way=Way(
+        case=_as_many_features,
+        memory=2,
+        loops=1,
+        forbids=("smalearn.linear_attention",),
+        differences=False,
+        axis="T = N",
+    ),
     wrong={
         "nothing fades: these are the scores without gates": lambda Q, K, log_a: (Q @ K.mT).tril(),
         "these are quotients of running products: where gates are strong they are 0/0, after a reset too": _around(
@@ -121,10 +128,16 @@ exercise(
         "the first feature's gate acts on all: every feature has its own": FIRST.format("log_a[:, :1].expand_as(Q)"),
         "a gate of 0 is left out: log_a = −∞ makes its product 0": FIRST.format("log_a.nan_to_num(neginf=0.0)"),
         "log_a is cut off from below: sums of −∞ are fine here": FIRST.format("log_a.clamp(min=-50)"),
+        "log_a has met two exponentials: one makes it the gate": lambda Q, K, log_a: gated_scores(Q, K, log_a.exp()),
+        "a decay has met two exponentials: one is enough": ".exp() → .exp().exp()",
+        "your decays have met two exponentials: one is enough": f"{UP} ; .exp() → .exp().exp()",
         "these are sums of logarithms: a decay is their exponential": ".exp() → ",
         "the decay since the border is still a sum of logarithms": "[b:].cumsum(0).exp() → [b:].cumsum(0)",
         "the decay until the border is still a sum of logarithms": "flip(0).exp() → flip(0)",
         # until the border
+        "the decay until the border is a difference of two sums: after a reset −∞ − (−∞) is not a number. Add up the "
+        "gates after each token themselves": "later.flip(0).cumsum(0).flip(0) → (log_a[:b].sum(0) - "
+        "log_a[:b].cumsum(0))",
         "a key meets its own gate, which acts before it is written: "
         "until the border only the gates after it act": f"{LATER} → log_a[:b]",
         "each token meets its own gate, on the diagonal too: a gate acts before its "
@@ -139,6 +152,13 @@ exercise(
         # since the border
         "the border's own gate is missing: it acts on all that comes "
         "from before": "log_a[b:].cumsum(0) → torch.cat([torch.zeros_like(log_a[:1]), log_a[b + 1 :]]).cumsum(0)",
+        "the border's own gate is missing: it belongs to the decay since the border": f"{UP} ; log_a[b:].cumsum(0) → "
+        "torch.cat([torch.zeros_like(log_a[:1]), log_a[b + 1 :]]).cumsum(0)",
+        "the decay since the border has met two exponentials": "[b:].cumsum(0).exp() → [b:].cumsum(0).exp().exp()",
+        "two exponentials in the decay since the border: one is enough": f"{UP} ; [b:].cumsum(0).exp() → "
+        "[b:].cumsum(0).exp().exp()",
+        "the decay until the border has met two exponentials": "flip(0).exp() → flip(0).exp().exp()",
+        "two exponentials in the decay until the border: one is enough": f"{UP} ; flip(0).exp() → flip(0).exp().exp()",
         "your decay since the border begins with the chunk: "
         "it begins at the border": "log_a[b:].cumsum(0) → log_a.cumsum(0)[b:]",
         "since the border all gates up to token t act, not its own alone": "log_a[b:].cumsum(0) → log_a[b:]",

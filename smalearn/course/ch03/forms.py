@@ -123,7 +123,14 @@ exercise(
     oracle=lambda Q, K, V: torch.stack(
         [(K[: t + 1] @ Q[t]) @ V[: t + 1] / (K[: t + 1] @ Q[t]).sum() for t in range(len(Q))]
     ),
-    way=Way(case=lambda randn, length: tuple(randn(length, 2).abs() for _ in "QKV"), memory=1, loops=1),
+    way=Way(
+        # many features: to read all keys again, T²·N, shows beside the writing of rows into Y, T²·P
+        case=lambda randn, length: tuple(randn(length, size).abs() for size in (16, 16, 2)),
+        memory=1,
+        work=1,
+        loops=1,
+        forbids=("torch.cumsum", "torch.Tensor.cumsum"),  # all states at once
+    ),
     wrong={
         "the division is missing: the weights of a row must sum to 1": " / y[-1] → ",
         "you divide by the number of tokens: right only if all weights are 1. "
@@ -138,6 +145,8 @@ exercise(
         "a sum of weights below 1 is raised to 1: divide by the sum as it is": "y[-1] → y[-1].clamp(min=1)",
         "each token reads the state before its own was written: write first, then read": "state = state + → "
         "before, state = state, state + ; state @ → before @ ; y[-1] → (y[-1] if t else 1)",
+        "the first token reads an empty state, 0/0: write first, then read": "state = state + → "
+        "before, state = state, state + ; state @ → before @",
         "the 1 stands at the end of queries and keys, and you divide by the last value: "
         "the 1 belongs to the values": "state @ Q[t] → (state @ Q[t])[:-1] + V[: t + 1].sum(0) ; y[:-1] → y",
         "you divide the state itself at every token: "

@@ -48,7 +48,7 @@ class Way:
         differences: whether a running sum may be subtracted from another.
         exact: whether products of float32 on a GPU must not be rounded.
         halves: arguments with which it must also run in half precision.
-        axis: letter of the length.
+        axis: letter of the length; "T = N" if another size grows with it.
     """
 
     case: Callable
@@ -87,7 +87,7 @@ def measure(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
 
 def _detours(way, attempt, names, cases, small, large):
     """Say what in an attempt is not as asked, with its traces at both lengths."""
-    texts = _as_many_texts(cases)
+    texts = len(way.axis) == 1 and _as_many_texts(cases)
     said = [*_memory(way, small, large, texts), *_loops(way, small, large, texts)]
     said += [] if said else _work(way, small, large)
     said += [*_calls(way, small.names), *_products(way, small, large)]
@@ -153,15 +153,15 @@ def _launches(way, attempt, times, cases):
 def _memory(way, small, large, texts):
     power = _power(small.largest, large.largest)
     if way.memory is not None and (large.heavy or power > way.memory + 0.5):
-        should = f"it should {f'grow as {_words(way.memory, way.axis)}' if way.memory else 'stay as large'}"
+        should = f"it should {f'grow as {_words(way.memory, way.axis[0])}' if way.memory else 'stay as large'}"
         inside = f", made inside `{large.within}`," if large.within else ""
         if large.heavy:
             grows = "passes 64 MB"
         elif texts:
-            grows = f"grows as {_words(power - 2, way.axis)} times its arguments"
+            grows = f"grows as {_words(power - 2, way.axis[0])} times its arguments"
             should = "it should grow as they do"
         else:
-            grows = f"grows as {_words(power, way.axis)}"
+            grows = f"grows as {_words(power, way.axis[0])}"
         sized = f"{LENGTHS[1]} texts of {LENGTHS[1]} tokens" if texts else f"{way.axis} = {LENGTHS[1]}"
         yield f"its largest tensor{inside or ','} {large.shape} for {sized}, {grows}; {should}"
 
@@ -185,7 +185,7 @@ def _loops(way, small, large, texts):
     if loops > way.loops:
         few, many = (f"more than {BUDGET}" if one.over else len(one.calls) for one in (small, large))
         counts = f"{few} calls of torch for {way.axis} = {LENGTHS[0]}, {many} for {LENGTHS[1]}"
-        over = "texts or tokens" if texts else "time" if way.axis == "T" else way.axis
+        over = "texts or tokens" if texts else "time" if way.axis[0] == "T" else way.axis
         what = f"a loop over {over}{' inside a loop' if loops == 2 else ''}"
         yield f"it makes {counts}: {what}"
 
@@ -193,7 +193,7 @@ def _loops(way, small, large, texts):
 def _work(way, small, large):
     if way.work is not None and (power := _power(small.work, large.work)) > way.work + 0.5:
         handled = f"{small.work} numbers for {way.axis} = {LENGTHS[0]}, {large.work} for {LENGTHS[1]}"
-        grows, should = (_words(one, way.axis) for one in (power, way.work))
+        grows, should = (_words(one, way.axis[0]) for one in (power, way.work))
         yield f"all its calls together handle {handled}: that grows as {grows}; it should grow as {should}"
 
 

@@ -191,9 +191,9 @@ function paintTable(pen, shown, place, view) {
     const [zero, unit] = signed ? [x + lane / 2, lane / 2] : [x, lane];
     for (const [p, value] of values.entries()) {
       pen.fillStyle = colour(fill);
-      pen.fillRect(zero, body + p * row + 4, (unit * value) / limits.output, row - 8);
+      pen.fillRect(zero, body + (p + 0.7) * row, (unit * value) / limits.output, 0.2 * row); // under its number
       pen.fillStyle = colour(value ? "ink" : "dim");
-      label(pen, decimals(value), [x + 4, body + (p + 0.5) * row], { align: "left", room: lane - 4 });
+      label(pen, decimals(value), [x + 4, body + (p + 0.4) * row], { align: "left", room: lane - 4 });
     }
     Object.assign(pen, { strokeStyle: colour("dim"), lineWidth: 1 });
     trace(pen, [[zero, body], [zero, body + rows.length * row]]);
