@@ -316,7 +316,7 @@ def test_a_wrong_reset_is_refused(name, function):
     mixer = build(name)
     x, reset, start = sequence(mixer, 2, length=9), begins(3, length=9), f"^{type(mixer).__name__}.{function}: reset "
     for wrong, error, message in (
-        (reset.long(), ValueError, "must be torch.bool, got torch.int64"),
+        (reset.long(), ValueError, "must be torch.bool, True where a text begins, got torch.int64"),
         (reset.to("meta"), ValueError, "is on meta, expected cpu"),
         (reset[1:], ShapeError, r"has shape \(8,\), expected \(2, 9\)"),
         (reset[0], ShapeError, r"has shape \(\), expected \(2, 9\)"),

@@ -145,6 +145,9 @@ def test_what_is_not_built_here_is_refused_by_name(tmp_path, change, said):
 
 
 def test_a_name_without_a_library_or_a_network(tmp_path, monkeypatch):
+    for missing in (tmp_path / "no/where", str(tmp_path / "no/where"), "./no/where", "nowhere"):
+        with pytest.raises(FileNotFoundError, match="load: there is no folder "):
+            load(missing)
     with pytest.raises(OSError, match=r"config\.json"):
         load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mamba2"}', encoding="utf-8")

@@ -1,6 +1,7 @@
 """Published weights as a `SequenceModel`: Mamba-2, Mamba, and the dense hybrids of Granite 4."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -53,26 +54,40 @@ class SwiGLU(nn.Module):
 def load(folder_or_name: str | Path) -> SequenceModel:
     """Load a published model: its logits are those of transformers, up to rounding.
 
+    It is a `SequenceModel`, which has `prefill`, `step` and `start` for decoding, and takes a `reset` for padded and
+    packed texts; `generate(model, tokens, length)` writes. Tokens are numbers: their tokenizer is not loaded.
+
     Args:
         folder_or_name: a folder with `config.json` and weights (`*.safetensors` or `*.bin`), as transformers'
             `save_pretrained` and the older repositories of state-spaces have them; or the name of a repository, such as
             "state-spaces/mamba2-130m", which comes through huggingface_hub (`pip install "smalearn[weights]"`).
+            Its `model_type` is mamba2, mamba, or granitemoehybrid without experts.
 
     Returns:
-        The model, ready for `model(tokens)`, `prefill`, `step` and `generate`, in the dtypes of the file.
+        The model, in evaluation mode and in the dtype of the file: `.float()` where that is half precision.
 
     Raises:
+        FileNotFoundError: there is no such folder, or it lacks a file.
         ImportError: a name, or a file of safetensors, without the libraries to read it.
-        OSError: the folder lacks a file, or the name cannot be fetched.
+        OSError: the name cannot be fetched.
         ValueError: another family, an option of it that is not built here, or weights that do not fit. Nothing is
             loaded by half.
 
     Example:
-        >>> model = load("state-spaces/mamba2-130m")  # doctest: +SKIP
+        >>> from smalearn.data import trained
+        >>> from smalearn.models import generate
+        >>> folder, vocabulary = trained("shakespeare")
+        >>> model = load(folder).float()
+        >>> new, cache = generate(model, vocabulary.encode("ROMEO:"), 20)
+        >>> vocabulary.decode(new).strip()
+        'I will not be so ba'
     """
     check_type("load", "folder_or_name", folder_or_name, str, Path)
     folder = Path(folder_or_name)
-    folder = folder if folder.is_dir() else _fetched(str(folder_or_name))
+    if not folder.is_dir():
+        if isinstance(folder_or_name, Path) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", folder_or_name):
+            raise FileNotFoundError(f"load: there is no folder {folder}")
+        folder = _fetched(folder_or_name)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"), object_hook=_numbers)
     if "d_model" in config:
         config = _of_state_spaces(config)
@@ -198,7 +213,7 @@ def _read(folder: Path) -> dict[str, torch.Tensor]:
     for file in [] if files else sorted(folder.glob("*.bin")):
         weights |= torch.load(file, map_location="cpu", weights_only=True)
     if not weights:
-        raise OSError(f"load: {folder} has no *.safetensors and no *.bin")
+        raise FileNotFoundError(f"load: {folder} has no *.safetensors and no *.bin")
     return {_renamed(name): weight for name, weight in weights.items()}
 
 

@@ -232,7 +232,9 @@ class RecurrentMixer(Mixer):
             check_tensor(function, f"cache.{name}", getattr(cache, name))
             got, expected = tuple(getattr(cache, name).shape), (*leading, *sizes)
             if got != expected:
-                raise ShapeError(f"{function}: cache.{name} has shape {got}, expected {expected}")
+                raise ShapeError(
+                    f"{function}: cache.{name} has shape {got}, expected {expected}: x has leading axes {leading}"
+                )
 
 
 def weights_of(*modules: nn.Module) -> torch.Tensor | None:

@@ -85,7 +85,8 @@ class SequenceModel(nn.Module):
     """Tokens in, logits of the next token (or whatever the targets are) out.
 
     Rows of several lengths are padded on the left, and several texts packed into one row, with a `reset` (..., T) that
-    is True where a text begins: each text has the logits that it has alone.
+    is True where a text begins: each text has the logits that it has alone. It is no attention mask; from one (B, T)
+    it is `mask.diff(dim=-1, prepend=torch.zeros_like(mask[:, :1])) == 1`. To decode begin with `start`.
 
     Args:
         vocabulary: number of different tokens.

@@ -32,7 +32,7 @@ def check_reset(function: str, reset: torch.Tensor | None, leading: Sequence[int
         return
     check_tensor(function, "reset", reset)
     if reset.dtype != torch.bool:
-        raise ValueError(f"{function}: reset must be torch.bool, got {reset.dtype}")
+        raise ValueError(f"{function}: reset must be torch.bool, True where a text begins, got {reset.dtype}")
     if reset.device != like.device:
         raise ValueError(f"{function}: reset is on {reset.device}, expected {like.device}")
     got, expected = tuple(reset.shape), (*leading, like.shape[axis])
