@@ -7,7 +7,8 @@ import torch
 
 from smalearn.course.ch04.invent import Judge, Operations, _mask
 from smalearn.course.ch04.scans import break_it
-from smalearn.course.exercises import evaluate, registry
+from smalearn.course.exercises import evaluate, registry, report
+from smalearn.course.exercises.card import card
 from smalearn.masks import CausalMask, DecayMask, FourierMask, LowRankMask, SemiseparableMask, ToeplitzMask
 from smalearn.testing import random_tensors
 
@@ -114,10 +115,22 @@ def test_what_counts_as_an_operation(work, count):
         (lambda judge: "structured", "Expected the judge's verdict, got 'structured'"),
         (lambda judge: (triangle, torch.clone), "Your two functions go to the judge"),
         (lambda judge: judge(triangle, lambda x: 2 * x.cumsum(0)), "At T = 1: matmul(x) and dense(T) @ x differ"),
+        (lambda judge: judge(triangle, lambda x: x.cumsum(0)), "At T = 7: this is the mask of section 1"),
     ],
 )
 def test_an_attempt_hears_what_the_judge_says_or_that_it_was_not_asked(attempt, sentence):
-    assert evaluate(registry()["4.6"], attempt).problem.sentence.startswith(sentence)
+    result = evaluate(registry()["4.6"], attempt)
+    assert result.problem.sentence.startswith(sentence)
+    assert "judge = " not in report.render(result) + card(result, [], "")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"), [(150, None), (139, None), (126, "but is not yet 0"), (100, "e⁻¹⁰³ is the limit")]
+)
+def test_a_float32_is_0_where_its_last_digit_is_gone(tokens, said):
+    result = evaluate(registry()["4.c"], lambda: tokens)
+    assert (result.outcome == "passed") == (said is None)
+    assert said is None or said in result.misconception
 
 
 def filled(**places):
@@ -138,6 +151,8 @@ def filled(**places):
         (filled(), "the running sums stay so small"),
         (lambda form, least, length: filled(x2=None)(form, least, 3), "yours comes last"),
         (lambda form, least, length: torch.zeros(length).double().index_fill(0, torch.tensor(0), least), "stand zeros"),
+        (filled(x0=None, x1=-2.0, x2=-4.0), "are multiples of that"),
+        (filled(x0=None, x1=-1e15 - 0.375, x2=-1e15 - 0.375), "all entries are 0, or nearly"),
         (filled(x1=0.1), "ecays are at most 1"),
         (filled(x1=-1e17), "got -1e+17"),
         (lambda form, least, length: torch.zeros(length), "got (3,) in torch.float32"),

@@ -1,7 +1,9 @@
 """Exercises that ask for something else than a function of tensors: predictions, lines of proofs, breaks, goals."""
 
 import dataclasses
+from decimal import Decimal
 
+import numpy as np
 import pytest
 import torch
 
@@ -125,6 +127,14 @@ def test_a_wrong_prediction_is_not_told_the_answer(guess, sentence, misconceptio
         (float("inf"), "That is too much"),
         (570, "That is too much"),  # a tenth of what is right, not of what is guessed
         (560, None),
+        (520 + 0j, None),
+        (100 + 0j, "Wrong type"),
+        (complex("inf"), "Wrong type"),
+        (torch.tensor(1j), "Wrong type"),
+        (torch.tensor([520.0, 1.0]), "Wrong type"),
+        (np.array([520.0, 1.0]), "Wrong type"),
+        (Decimal(520), None),
+        (Decimal(100), "That is too little"),
     ],
 )
 def test_a_number_is_predicted_within_its_tolerance(guess, said):

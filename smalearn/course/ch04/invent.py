@@ -27,8 +27,8 @@ def invent(judge):
     Hint: `dense` may return `sum(DecayMask(length, gamma).dense(torch.float64) for gamma in (0.5, 0.99))`. What does
     `matmul(x)` add up, and where does it get the length?
 
-    Insight: Sums, matrix products, scalings and transposes of structured masks are structured: they are closed under
-    what a model needs.
+    Insight: Sums, matrix products, scalings and transposes of structured masks are structured, always; entrywise
+    products only by a rule.
     """
     rates = torch.tensor([0.5, 0.99], dtype=torch.float64)
 
@@ -120,12 +120,17 @@ def _is_mask(function, length):
         return False
 
 
+def _sums(L):
+    return bool((torch.ones(L.shape).tril() == L).all())
+
+
 class Judge:
     """Definition 4.2 as a test: `judge(dense, matmul)` says "structured", or what is missing.
 
     For each of its lengths T: `dense(T)` is a (T, T) tensor with at least a quarter of its entries not zero, most of
     which are not zero in `matmul` either, and `matmul(x)` equals `dense(T) @ x` for random x (T, 3). From the last
-    length but one to the last, twice as long, the counted operations of `matmul` grow at most threefold.
+    length but one to the last, twice as long, the counted operations of `matmul` grow at most threefold. Under a seal
+    the mask must be another than that of section 1.
 
     Args:
         lengths: to be tried, ascending; growth is judged if the last is twice the one before.
@@ -140,6 +145,8 @@ class Judge:
         counts = []
         for length in self.lengths:
             verdict, count = self._one(dense, matmul, length)
+            if self.seal and not verdict and length > 2 and _sums(dense(length)):
+                verdict = "this is the mask of section 1, a running sum: make one of your own"
             counts.append(count)
             if verdict:
                 return f"at T = {length}: {verdict}"

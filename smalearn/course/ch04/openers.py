@@ -21,7 +21,7 @@ def what_is_left():
 
     Too much: Each gate after token 2 multiplies once, the reader's own as well.
 
-    Insight: A token meets the gates after it, its reader's own included: L_ts = a_t ⋯ a_{s+1}, and 1 on the diagonal.
+    Insight: A token meets every gate after it, its reader's own included; its own has acted before it is written.
     """
     return 1 / 15
 
@@ -82,34 +82,35 @@ def vanished():
     """The number of tokens.
 
     All gates are 1/2. A program in float32 multiplies them up, g_t = a_1 ⋯ a_t, and takes the decay from s to t as g_t
-    / g_s. From about how many tokens on is g_t no normal number any more, and soon 0? (Within a tenth.)
+    / g_s. From about how many tokens on is g_t exactly 0? (Within a tenth.)
 
     Hint: Chapter 03: "never form a decay as a quotient". Why not?
 
-    Hint: float32 keeps 8 bits for the exponent: its normal numbers go down to about 10⁻³⁸.
+    Hint: float32 goes down to about 10⁻⁴⁵: what is smaller becomes 0.
 
-    Too little: 2⁻ᵗ is still a normal number there: the smallest is about 10⁻³⁸.
+    Too little: float32 still holds 2⁻ᵗ there: its numbers go down to about 10⁻⁴⁵.
 
-    Too much: 2⁻ᵗ has lost digits before that: the smallest normal number is about 10⁻³⁸.
+    Too much: g_t is 0 before that: the smallest number of float32 is about 10⁻⁴⁵.
 
-    Insight: Then the decay from one token to the next, which is 1/2, is computed as 0/0. Cut it at a border, and add up
-    logarithms.
+    Insight: Beyond that, the decay from one token to the next, which is 1/2, is computed as 0/0. Cut it at a border,
+    and add up logarithms.
     """
-    return 126.0
+    return 150.0
 
 
+FLOAT32 = torch.finfo(torch.float32)
 WRONG_C = {
-    "g_t becomes 0 there; its digits are lost before": lambda: 149.0,
-    "this counts the digits of float32, 24 bits: it is the exponent that runs out": lambda: 24.0,
-    "this is float64's limit: float32 has fewer bits for the exponent": lambda: 1022.0,
-    "10⁻³⁸ is the limit, and 1/2 is not 1/10: how many halves make 10⁻³⁸?": lambda: 38.0,
-    "e⁻⁸⁷ is the limit, and 1/2 is e^−0.69: more of them fit": lambda: 87.3,
+    "the exponent runs out there; then a number loses its digits one by one, but is not yet 0": lambda: 126.0,
+    "this counts the digits of float32, 24 bits: a small number keeps them, since its exponent falls": lambda: 24.0,
+    "this is float64's limit: float32 has fewer bits for the exponent": lambda: 1075.0,
+    "10⁻⁴⁵ is the limit, and 1/2 is not 1/10: how many halves make 10⁻⁴⁵?": lambda: 45.0,
+    "e⁻¹⁰³ is the limit, and 1/2 is e^−0.69: more of them fit": lambda: 103.3,
 }
 opener(
     "4.c",
     "When a product vanishes",
     claim="002:gla-chunkwise",
     tolerance=0.1,
-    oracle=lambda: next(float(t) for t in range(1, 999) if 0.5**t <= torch.finfo(torch.float32).tiny),
+    oracle=lambda: next(float(t) for t in range(1, 999) if 0.5**t < FLOAT32.tiny * FLOAT32.eps),
     wrong=WRONG_C,
 )(vanished)

@@ -87,7 +87,7 @@ exercise(
         "one tensor, changed in place, stands T times in your list": "return y → return y[-1:].expand_as(y)",
         "your decay is e^(−γ): γ itself is the factor": "gamma * → math.exp(-gamma) *",
         "your decay is e^γ: γ itself is the factor": "gamma * → math.exp(gamma) *",
-        "you divide by γ^s, by 0 where γ is 0, and lose all digits where it is small: let the sum "
+        "you divide by γ^s, which is 0 where γ is 0, and becomes 0 for a float where γ is small: let the sum "
         "fade instead": _quotients,
         "you divide by γ^s, which is 0 for a float after enough tokens, and 0 / 0 is NaN: let the sum "
         "fade instead": lambda x, gamma: _quotients(x, gamma) if gamma else x,
@@ -158,9 +158,13 @@ def _why(form, log_a):
     strongest = int(log_a.argmin())
     if strongest == len(log_a) - 1:
         return "digits are lost BEHIND a strong decay, and yours comes last"
-    if not log_a[strongest + 1 :].any():
+    later = log_a[strongest + 1 :]
+    mild = later[later > -7]  # e^-7 is a thousandth
+    if not len(mild):
+        return "behind the strong decay all entries are 0, or nearly, digits or not: try −0.7 there"
+    if not mild.any():
         return "behind the strong decay stand zeros, which have no digits to lose"
-    if log_a[strongest + 1 :].min() < -0.01:
+    if mild.min() < -0.01:
         apart = math.ulp(log_a.min().item())
         return f"float64 numbers as large as your sums are {apart:g} apart; your decays are multiples of that: try −0.7"
     return "let mild decays follow the strong one, whose digits are lost"

@@ -7,7 +7,7 @@ import torch
 
 from smalearn.course.exercises.compare import sentence_case
 from smalearn.course.exercises.judge import Result
-from smalearn.course.exercises.report import argument, excerpts, plain_pair, tally
+from smalearn.course.exercises.report import arguments, excerpts, plain_pair, tally
 
 __all__ = ["SYMBOLS", "card", "note"]
 
@@ -65,9 +65,10 @@ def _parts(result: Result, after: Sequence[str], dots: str | None) -> Iterator[s
         yield f'<p class="{"" if reason else "reason"}">{escape(problem.sentence)}</p>'
     if result.case is None:
         yield _faint([tally(result)] if tally(result) else [])
+    elif lines := arguments(result):
+        yield _faint([f"{tally(result)}; the smallest that did not:"]) + _pre(lines)
     else:
-        yield _faint([f"{tally(result)}; the smallest that did not:"])
-        yield _pre([argument(name, value) for name, value in result.arguments.items()])
+        yield _faint([tally(result)])
     if problem and problem.target is not None:
         yield from _tables(problem.target, problem.answer)
     if problem and problem.lines:

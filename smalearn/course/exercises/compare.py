@@ -80,6 +80,8 @@ def freeze(value: object) -> object:
             return _plain(value)
     if isinstance(value, tuple | list):
         return (list if isinstance(value, list) else tuple)(freeze(item) for item in value)
+    if isinstance(value, numbers.Number) and not isinstance(value, numbers.Complex):
+        return float(value)  # a Decimal, which adds up with no float
     return value
 
 
@@ -218,6 +220,8 @@ def _items(answer: tuple | list, target: tuple | list, tolerance: float) -> Diff
 def _numbers(answer: complex, target: complex, tolerance: float) -> Difference | None:
     if answer == target or (_same_number(answer, target, tolerance) and not isinstance(target, numbers.Integral)):
         return None
+    if isinstance(target, numbers.Real) and not isinstance(answer, numbers.Real):
+        return Difference("Wrong type: expected a real number, got a complex one")
     try:
         finite = cmath.isfinite(answer)
     except OverflowError:  # a whole number that no float holds

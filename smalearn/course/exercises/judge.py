@@ -270,7 +270,7 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
         problem = _refused(exercise.refuse, call.answer, case)
     else:
         problem = difference(call.answer, target, exercise.tolerance)
-    if problem and exercise.kind == "predict" and (problem.in_form or call.answer in (math.inf, -math.inf)):
+    if problem and exercise.kind == "predict" and (problem.in_form or problem.answer in (math.inf, -math.inf)):
         # without the number that is asked for
         return Difference(_direction(exercise, call.answer, target), in_form=True)
     if problem and problem.dtype:

@@ -10,7 +10,7 @@ import torch
 from smalearn.course.exercises.compare import KINDS, kind, sentence_case
 from smalearn.course.exercises.judge import Result
 
-__all__ = ["argument", "excerpts", "plain_pair", "record", "render", "show", "show_code", "side_by_side", "tally"]
+__all__ = ["arguments", "excerpts", "plain_pair", "record", "render", "show", "show_code", "side_by_side", "tally"]
 
 MIME = "application/vnd.smalearn.check+json"
 WIDTH = 100
@@ -67,8 +67,8 @@ def _failure(result: Result) -> list[str]:
     problem = result.problem
     intro = "In case" if result.outcome == "timeout" else "Smallest failing case:"
     lines = [f"  {intro} {result.case} of {result.cases}"]
-    for name, value in result.arguments.items():
-        lines += _wrap(argument(name, value), "    ")
+    for line in arguments(result):
+        lines += _wrap(line, "    ")
     lines += _wrap(problem.sentence, "  ")
     if problem.target is not None:
         lines += [f"    {line}" for line in side_by_side(problem.target, problem.answer)]
@@ -76,6 +76,12 @@ def _failure(result: Result) -> list[str]:
     if reason := result.misconception or result.sign:
         lines += _wrap(f"→ {sentence_case(reason)}", "  ")
     return lines
+
+
+def arguments(result: Result) -> list[str]:
+    """The arguments of the failing case, but for an object of which only the type could be told."""
+    lines = ((argument(name, value), f"{name} = {type(value).__name__}") for name, value in result.arguments.items())
+    return [line for line, bare in lines if line != bare]
 
 
 def argument(name: str, value: object) -> str:
