@@ -121,7 +121,7 @@ def test_a_sentence_of_ones_own_is_read_as_it_is_written(mount):
     explorer = DualityExplorer(page.evaluate("saved.text"))
     assert explorer.text == "the cat sees the dog"
     most = ["the", "cat", "sees", "dog"][explorer.reading[3].argmax()]
-    heard(page, f"“the”, word 4, reads “{most}” most.")
+    heard(page, f"“the”, word 3, reads “{most}” most.")
     assert typed(page, "   ") == ["the cat sees the dog", 4]  # nothing to read: the last sentence stays
     page.get_by_role("textbox").blur()
     assert drawn(page).get_by_role("textbox").input_value() == "the cat sees the dog"
@@ -140,22 +140,22 @@ def test_words_are_looked_at_by_pointing_and_chosen_by_a_click_or_keys(mount):
     canvas = drawn(page).locator("canvas")
     box = canvas.bounding_box()
     row = lambda t: {"x": 120, "y": box["height"] - 4 - 27 * (15 - t) + 13}  # noqa: E731
-    assert words(page).startswith("“than”, word 14, reads “implicit.” most. Of all that it reads, ")
+    assert words(page).startswith("“than”, word 13, reads “implicit.” most. Of all that it reads, ")
     canvas.hover(position=row(8))
-    heard(page, "“than”, word 9, reads “ugly.” most")
+    heard(page, "“than”, word 8, reads “ugly.” most")
     page.get_by_role("button", name="Play").hover()
-    heard(page, "“than”, word 14")
+    heard(page, "“than”, word 13")
     canvas.click(position=row(6))
     page.get_by_role("button", name="Play").hover()
-    heard(page, "“is”, word 7, reads “better” most")
+    heard(page, "“is”, word 6, reads “better” most")
     canvas.focus()
     page.keyboard.press("ArrowDown")
-    heard(page, "“better”, word 8, reads “than” most")
+    heard(page, "“better”, word 7, reads “than” most")
     for key, chunk in [("Right", 4), ("Right", 3), ("Left", 4)]:
         page.keyboard.press(f"Arrow{key}")
         assert page.evaluate("saved.chunk") == chunk
     change(page, text="a b")
-    heard(page, "“b”, word 2")  # of fewer words the last
+    heard(page, "“b”, word 1")  # of fewer words the last
 
 
 def test_a_finger_scrolls_on_the_picture_and_a_tap_chooses(mount):

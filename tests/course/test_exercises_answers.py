@@ -1,5 +1,6 @@
 """Answers that students would write: wrong ones that passed once are rejected, right ones in other styles pass."""
 
+import functools
 import inspect
 
 import pytest
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from smalearn.course.ch01.orders import MEASURES, OPERANDS, _all_orders
 from smalearn.course.exercises import evaluate, registry
 from smalearn.masks import segsum
+from smalearn.masks.decay import split_chunks
 
 EXERCISES = registry()
 
@@ -104,7 +106,9 @@ def with_rest(rest):
         ("4.3", on_a_circle_of(512)),
         ("4.6", band_over(1e-30)),
         ("6.1", with_rest(1e-12)),
+        ("6.1", with_rest(1e-20)),
         ("6.1", masked_after_the_exponential),
+        *(("6.1", with_gates("6.1", functools.partial(torch.clamp, min=-limit))) for limit in (30, 40, 60, 700)),
     ],
 )
 def test_a_wrong_answer_that_passed_once(id, attempt):
@@ -133,6 +137,34 @@ def divided_late(Q, K):
 def test_a_reason_is_told_where_it_is_one(id, attempt, said, reason):
     result = evaluate(EXERCISES[id], attempt)
     assert (result.outcome, reason in (result.sign or "")) == ("failed", said)
+
+
+def untransposed(C, log_a, entering):
+    return log_a.cumsum(-1).exp().unsqueeze(-1) * torch.matmul(C, entering)
+
+
+def cut_alike(X, log_a, B, C, state, chunk_len):
+    X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a, B, C))
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt", "reason"),
+    [
+        *(("6.1", with_gates("6.1", functools.partial(torch.clamp, min=-x)), "after a reset") for x in (40, 700)),
+        ("6.1", with_rest(1e-20), "after a reset"),
+        ("6.1", with_gates("6.1", functools.partial(torch.clamp, min=-30)), "you cut log decays off at −30"),
+        ("6.1", masked_after_the_exponential, "you clamp at −1,000 and subtract"),
+        ("6.4", untransposed, "transposed"),
+        ("6.5", cut_alike, "`axis=-1`"),
+        ("6.7", lambda log_d: EXERCISES["6.1"].solution(F.pad(log_d.exp(), (1, 0))), "takes their logarithms"),
+    ],
+)
+def test_a_slip_is_told(id, attempt, reason):
+    assert reason in (evaluate(EXERCISES[id], attempt).misconception or "")
+
+
+def test_a_number_is_asked_where_a_number_is_promised():
+    assert evaluate(EXERCISES["6.a"], lambda A, B, C: (C[3] @ A[3] @ A[2] @ B[1]).item()).outcome == "passed"
 
 
 def from_the_front(entering, decay, updates, state):

@@ -17,6 +17,7 @@ from smalearn.kernel_attention import softmax_weights
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.masks import BandedMask, CausalMask
 from smalearn.sma import sma_sparse
+from smalearn.ssd import ssd_chunked
 
 EXERCISES = registry()
 
@@ -119,6 +120,10 @@ def padded_chunks(Q, K, V, log_a, chunk_len):
 
 def by_library(Q, K, V, log_a, chunk_len):
     return linear_attention_chunked(Q, K, V, log_a, chunk_len=chunk_len)[0]
+
+
+def ssd_by_library(X, log_a, B, C, state, chunk_len):
+    return ssd_chunked(X, log_a, B, C, state, chunk_len=chunk_len)
 
 
 def by_backward(Q, V, dY):
@@ -306,6 +311,7 @@ def faded_keys(Q, K, log_a):
         ("3.5", chunks_pair_by_pair, "a loop over time inside a loop"),
         ("3.5", decays_pair_by_pair, "a loop over time inside a loop"),
         ("3.5", by_library, "it calls `smalearn.linear_attention.chunked.linear_attention_chunked`"),
+        ("6.5", ssd_by_library, "it calls `smalearn.ssd."),
         ("3.5", without_chunks, "it does the same work whatever chunk_len is"),
         ("3.7", in_a_cube, "(64, 64, 64) for T = N = 64, grows as T³; it should grow as T²"),
         ("4.1", fading_by_mask, "grows as T²"),

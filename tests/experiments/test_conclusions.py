@@ -1,5 +1,6 @@
 """What chapters conclude from recorded experiments and times: numbers in prose are computed again from the record."""
 
+import math
 from pathlib import Path
 from statistics import fmean, median
 
@@ -245,6 +246,11 @@ def test_sixteen_times_the_state():
     scan = large["selective scan"]
     assert f"takes {large['SSD'] / small['SSD']:.1f} times as long" in text
     assert f"takes {scan / small['selective scan']:.0f} times as long, {scan:.1f} seconds" in text
+    loop = large["selective loop"]
+    assert f"by a plain loop {loop / small['selective loop']:.1f} times, {loop:.1f} seconds" in text
+    sizes = contests[-1]["sizes"]
+    bytes_of = 4 * math.prod(sizes[name] for name in ("length", "heads", "head_dim", "state"))
+    assert f"{bytes_of / 1e6:.0f} MB instead of {bytes_of / 16e6:.0f}." in text
 
 
 def test_the_order_of_delta_rules_is_the_same_on_both():

@@ -91,6 +91,7 @@ exercise(
         "H_in enters chunk 0: the first row is missing": "log_d])) → log_d]))[1:]",
         "you put −∞ at the end, "
         "in place of a 0 before the first": "log_d.new_zeros(1), log_d → log_d, log_d.new_full((1,), -torch.inf)",
+        "you hand decays to a mask that takes their logarithms": "log_d])) → log_d.exp()]))",
         "you multiply by log_d, which are logarithms: the decay of a chunk is exp(log_d)": _by_logarithms,
         "this is the inverse of W: it makes of the states what the "
         "chunks leave": "decay_mask( → torch.linalg.inv(decay_mask( ; log_d])) → log_d])))",

@@ -72,6 +72,11 @@ def differences(log_a):
     return (sums[..., :, None] - sums[..., None, :]).exp().tril()
 
 
+def clamped_differences(limit):
+    """The mask by differences of running sums that can be no −∞."""
+    return lambda log_a: differences(log_a.clamp(min=-limit))
+
+
 def quotients(log_a):
     """The mask, and more above the diagonal, by quotients of running products."""
     products = log_a.exp().cumprod(-1)
@@ -84,7 +89,7 @@ exercise(
     claim="004:listing-segsum",
     level=2,
     minutes=12,
-    tolerance=1e-14,  # nothing is left after a reset
+    tolerance=1e-14,  # and nothing is left after a reset
     cases=_mask_cases,
     oracle=_mask_loop,
     gradient=("log_a",),
@@ -103,8 +108,11 @@ exercise(
         "what follows it is lost. Sum each segment on its own": lambda log_a: quotients(log_a).tril().nan_to_num(0.0),
         "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, and "
         "what follows the reset is lost. Sum each segment on its own": lambda log_a: differences(log_a).nan_to_num(0.0),
-        "you subtract running sums that a strong decay has made huge: what follows it has few digits left. "
-        "Sum each segment on its own": lambda log_a: differences(log_a.clamp(min=-1e4)),
+        **{
+            f"you clamp at −{limit:,} and subtract running sums: a strong decay makes them huge, "
+            "and what follows it has few digits left. Sum each segment on its own": clamped_differences(limit)
+            for limit in (10**3, 10**4, 10**5, 10**6, 10**9)
+        },
         "a difference of running sums: after a reset −∞ − (−∞) is not a number. "
         "Sum each segment on its own": differences,
         "a quotient of running products: after a reset 0 / 0 is not a number. Sum each segment on its own": quotients,
@@ -116,10 +124,13 @@ exercise(
         "and the mask comes last": "0.0 → -torch.inf",
         "you multiply logarithms: add them up, then take the exponential": "0.0 → 1.0 ; cumsum(-2).exp() → cumprod(-2)",
         "you add up the decays: they multiply": "log_a[ → log_a.exp()[ ; cumsum(-2).exp() → cumsum(-2)",
-        "you cut strong decays off: what a reset leaves must be 0, "
-        "and no decay is too strong for `exp`": "log_a[ → log_a.clamp(min=-1)[",
-        "you clamp the log decays: what a reset leaves must be 0, "
-        "and no decay is too strong for `exp`": "log_a[ → log_a.clamp(min=-10.0)[",
+        **{
+            f"you cut log decays off at −{limit}: what a reset leaves must be 0, "
+            "and no decay is too strong for `exp`": f"log_a[ → log_a.clamp(min=-{limit})["
+            for limit in (1, 10, 20, 30)
+        },
+        "after a reset a little of what was before it is left: it must be 0, to the last digit. "
+        "Clamp nothing and add nothing, exp(−∞) is 0 by itself": "log_a[ → log_a.clamp(min=-60)[",
         "you add a small number to the decays: what a reset leaves must be 0, "
         "and exp(−∞) is 0 by itself": "log_a[ → (log_a.exp() + 1e-6).log()[",
     },

@@ -29,7 +29,7 @@ def _pushed(A, B, C):
     h = B.new_zeros(B.shape[1])
     for t in range(4):
         h = A[t] @ h + (B[t] if t == 1 else 0)
-    return C[3] @ h
+    return (C[3] @ h).item()
 
 
 WRONG_A = {
@@ -101,8 +101,8 @@ def masked_attentions():
 
     Too much: Numbers of the state that decay alike share a mask.
 
-    Insight: If all decays are one, one mask is left, with N columns in its scores. That model is the whole of the next
-    chapter.
+    Insight: If all N numbers decay alike, one mask is left, with N columns in its scores. That model is the whole of
+    chapter 06.
     """
     return 2
 

@@ -21,8 +21,7 @@ def chunk_states(X, log_a, B):
     Hint: `left = decay_mask(log_a)[..., -1, :]` is (..., chunks, c). Scale the rows of X by it. The sum over s is then
     one matrix product with B: which of the two has to be transposed?
 
-    Insight: This product of (P, c) and (c, N) is where a GPU's matrix units do the work that a scan would do number by
-    number.
+    Insight: As one product, (P, c) by (c, N), this is work for a GPU's matrix units; a scan does it number by number.
     """
     left = decay_mask(log_a)[..., -1, :]  # (..., chunks, c)
     return (left[..., None] * X).mT @ B
@@ -258,6 +257,8 @@ exercise(
         "you add up decays: they multiply. Sum the logarithms, "
         "then take the exponential": "cumsum(-1).exp() → exp().cumsum(-1)",
         "each chunk reads the state that enters the one before": "entering.mT → entering.roll(1, -3).mT",
+        "a state is (P, N) and C (c, N): what they share is N, so the state "
+        "has to be transposed": "entering.mT → entering",
         "you sum `log_a` over the chunks: sum it over the tokens of each, axis -1": "cumsum(-1) → cumsum(-2)",
         "your running sum goes on from chunk to chunk: each state enters its own chunk, "
         "and the sum begins anew": "log_a.cumsum(-1) → log_a.flatten(-2).cumsum(-1).view(log_a.shape)",

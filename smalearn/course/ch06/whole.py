@@ -122,7 +122,13 @@ exercise(
     minutes=20,
     cases=_ssd_cases,
     oracle=_recurrence,
-    way=Way(case=_long_case, memory=1, loops=1, matters={"chunk_len": (4, 16)}),
+    way=Way(
+        case=_long_case,
+        memory=1,
+        loops=1,
+        forbids=("smalearn.linear_attention", "smalearn.fast", "smalearn.ssd"),
+        matters={"chunk_len": (4, 16)},
+    ),
     wrong=WRONG_STEPS
     | {
         "every chunk starts from the given state: only the first one does, "
@@ -134,6 +140,7 @@ exercise(
         "your padding empties the last state: its decay must be "
         "1, log a = 0": ":], final → :], final * (length % min(chunk_len, length) == 0)",
         "you return the padded tokens, too: keep the first T": "[..., :length, :] → ",
+        "`log_a` has no axis D, and you cut it along the wrong one: add `axis=-1`": "chunk_len, axis=-1) → chunk_len)",
     },
 )(ssd_in_chunks)
 

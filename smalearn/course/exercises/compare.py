@@ -36,6 +36,7 @@ KINDS = {
 }
 OTHERS = {"a NumPy array": np.ndarray, "a set": set | frozenset, "a dict": dict}  # not answers, but they have a name
 RIGHT = "The values are right"
+EXACT = 1e-13  # a tolerance below this leaves nothing where 0 should be
 ROUNDING = 32  # units in the last place that an answer of another dtype may differ by
 
 
@@ -276,4 +277,6 @@ def _close(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> bool
     answer, target = answer[finite], target[finite]
     if not target.any():
         return bool((answer.abs() <= tolerance).all())
+    if tolerance < EXACT and answer[target == 0].any():
+        return False
     return relative_rms(answer, target) <= tolerance

@@ -66,7 +66,8 @@ class Exercise:
         gradient: arguments by which the gradient of the answer, a tensor, must be right too.
         way: what is asked of the way to the answer, measured once all answers are right, at two lengths, at which the
             answers must be the solution's too; None for nothing.
-        tolerance: largest relative RMS error of a right answer (absolute where the target is zero).
+        tolerance: largest relative RMS error of a right answer (absolute where the target is zero). Below 1e-13
+            what should be 0 must be 0.
 
     Raises:
         ValueError: naming the field, expected and got.

@@ -105,7 +105,7 @@ function headline({ T, c, share }) {
 function describe({ words, T, c, names, inside, totals, best, macs, kept, steps, apart }, row) {
   const own = sum(inside[row]) / totals[row];
   return [
-    `“${words[row]}”, word ${row + 1}, reads “${names[best[row]]}” most. `,
+    `“${words[row]}”, word ${row}, reads “${names[best[row]]}” most. `,
     `Of all that it reads, ${percent(own)} comes from pairs inside its chunk, ${percent(1 - own)} out of the state. `,
     `${T} words in chunks of ${c}: ${number(Math.round(macs))} multiply-adds, ${number(kept)} numbers kept, `,
     `${steps} ${steps > 1 ? "steps one after the other" : "step"}; `,
