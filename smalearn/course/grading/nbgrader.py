@@ -114,7 +114,7 @@ def _names(cell: dict) -> set[str]:
 def _solved(stub: str, exercise: Exercise, defined: set[str]) -> str:
     """Put our solution, marked, into a stub, with imports of the names that the notebook does not have."""
     function = ast.parse(stub).body[-1]
-    head = stub.splitlines()[: function.body[0].end_lineno]
+    head = stub.splitlines()[: function.body[-1].lineno - 1]  # its comments, too
     if len(ast.parse(exercise.code).body) > 1:  # kernels, and the function that launches them: they come after the stub
         whole = [*_imports(exercise.solution, defined), *exercise.code.splitlines()]
         return "\n".join([*head, "    ### BEGIN SOLUTION", "    pass", "", "", *whole, "    ### END SOLUTION"])
