@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from smalearn.data import trained
 from smalearn.models import Block, Mamba1, Mamba2, SequenceModel
 from smalearn.models.load import load
 from smalearn.testing import assert_close, relative_rms
@@ -148,10 +149,13 @@ def test_a_name_without_a_library_or_a_network(tmp_path, monkeypatch):
     for missing in (tmp_path / "no/where", str(tmp_path / "no/where"), "./no/where", "nowhere"):
         with pytest.raises(FileNotFoundError, match="load: there is no folder "):
             load(missing)
-    with pytest.raises(OSError, match=r"config\.json"):
+    with pytest.raises(FileNotFoundError, match=r"load: .* has no config\.json"):
         load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mamba2"}', encoding="utf-8")
     with pytest.raises(OSError, match=r"load: .* has no \*\.safetensors and no \*\.bin"):
+        load(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes((trained("shakespeare")[0] / "pytorch_model.bin").read_bytes()[:5000])
+    with pytest.raises(OSError, match=r"load: .*pytorch_model\.bin cannot be read: "):
         load(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match=r'load: \'no/where\' is no folder, .* pip install "smalearn\[weights\]"'):

@@ -30,9 +30,9 @@ def generate(
         top_p: the likeliest tokens whose probabilities sum to at least this are drawn from, 0 < top_p ≤ 1.
         stop: a token after which a row repeats it; the call ends when all rows have it.
         cache: of an earlier call, to go on; None to begin.
-        seed: of the draws: the same seed writes the same text, whatever was drawn before.
+        seed: of the draws: the same seed writes the same text, and begins anew in a call that goes on with a cache.
         reset: (..., T) boolean, True where a text begins: at the first true token of each row that is padded on its
-            left. None if there is no padding.
+            left; no attention mask, see `SequenceModel`. None if there is no padding.
 
     Returns:
         The new tokens (..., at most `length`), and the cache after the prompt and all of them but the last, whose

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -69,13 +70,13 @@ def load(folder_or_name: str | Path) -> SequenceModel:
     Raises:
         FileNotFoundError: there is no such folder, or it lacks a file.
         ImportError: a name, or a file of safetensors, without the libraries to read it.
-        OSError: the name cannot be fetched.
+        OSError: the name cannot be fetched, or a file is damaged.
         ValueError: another family, an option of it that is not built here, or weights that do not fit. Nothing is
             loaded by half.
 
     Example:
         >>> from smalearn.data import trained
-        >>> from smalearn.models import generate
+        >>> from smalearn.models import generate, load
         >>> folder, vocabulary = trained("shakespeare")
         >>> model = load(folder).float()
         >>> new, cache = generate(model, vocabulary.encode("ROMEO:"), 20)
@@ -88,6 +89,8 @@ def load(folder_or_name: str | Path) -> SequenceModel:
         if isinstance(folder_or_name, Path) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", folder_or_name):
             raise FileNotFoundError(f"load: there is no folder {folder}")
         folder = _fetched(folder_or_name)
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"load: {folder} has no config.json")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"), object_hook=_numbers)
     if "d_model" in config:
         config = _of_state_spaces(config)
@@ -209,12 +212,21 @@ def _read(folder: Path) -> dict[str, torch.Tensor]:
         except ImportError:
             raise ImportError(f'load: {files[0].name} needs safetensors; pip install "smalearn[weights]"') from None
         for file in files:
-            weights |= load_file(file)
+            weights |= _whole(load_file, file)
     for file in [] if files else sorted(folder.glob("*.bin")):
-        weights |= torch.load(file, map_location="cpu", weights_only=True)
+        weights |= _whole(partial(torch.load, map_location="cpu", weights_only=True), file)
     if not weights:
         raise FileNotFoundError(f"load: {folder} has no *.safetensors and no *.bin")
     return {_renamed(name): weight for name, weight in weights.items()}
+
+
+def _whole(read, file: Path) -> dict[str, torch.Tensor]:
+    """What a function reads of a file; OSError if that is damaged."""
+    try:
+        return read(file)
+    except Exception as error:  # each library has its own, for each place where a file may be cut
+        line = str(error).strip().partition("\n")[0]
+        raise OSError(f"load: {file} cannot be read: {type(error).__name__}: {line}") from None
 
 
 def _renamed(name: str) -> str:

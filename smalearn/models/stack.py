@@ -135,8 +135,9 @@ class SequenceModel(nn.Module):
         """Logits (..., T, vocabulary) for tokens (..., T), integers.
 
         Args:
-            tokens: padding may be any.
+            tokens: of the vocabulary, those that pad too.
             reset: (..., T) boolean, True where a text begins, whose positions are counted from there; None if nowhere.
+                An attention mask is none.
 
         Raises:
             ShapeError: there is no axis of time, more tokens than positions, or reset does not fit tokens.
