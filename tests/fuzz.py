@@ -22,7 +22,8 @@ ROOMS = (
     "contractions kernel_attention linear_attention masks sma ssm ssd weights scores multilevel fast models data train"
 )
 OUTSIDE = {  # these read or write files, or call what they are given
-    *("load_series", "load_text", "recorded", "recorded_cpus", "train", "accuracy", "mean_loss", "write_atomically"),
+    *("load_series", "load_text", "recorded", "recorded_cpus", "trained"),
+    *("train", "accuracy", "mean_loss", "write_atomically"),
     *("Cache", "RecurrentModel"),
 }
 RECORDS = {  # these hold what they are given; what reads them checks it
