@@ -90,7 +90,7 @@ def test_what_follows_a_right_answer(shown):
     right, detour = map(Tags, shown)
     assert EXERCISE.insight in right.text
     assert "○✓○○○○" in right.text
-    assert "1 of 6 in this chapter · next: 1.1" in right.text
+    assert "in this chapter 1 of 6, next 1.1" in right.text
     assert "All answers are right, but not found as asked:Its largest tensor, (64, 64)" in detour.text
 
 

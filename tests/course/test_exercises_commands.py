@@ -170,10 +170,10 @@ def test_a_case_to_look_at(capsys):
 def test_what_follows_a_tick(capsys):
     first, second = registry()["1.1"], registry()["1.2"]
     check(second, second.solution)
-    assert "· 1 of 6 in this chapter · next: 1.1 What leaks" in " ".join(capsys.readouterr().out.split())
+    assert "· in this chapter 1 of 6, next 1.1 What leaks" in " ".join(capsys.readouterr().out.split())
     check(first, lambda: first.solution())
     told = " ".join(capsys.readouterr().out.split())
-    assert "2 of 6 in this chapter · next: 1.3" in told
+    assert "in this chapter 2 of 6, next 1.3" in told
     assert first.insight in told
 
 

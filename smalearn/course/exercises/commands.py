@@ -74,7 +74,7 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
     attempt, result = _judge(exercise, attempt, seed)
     used, after = result.outcome == "passed", []
     if used:
-        after = [exercise.insight, " · ".join(filter(None, [_measures(exercise, attempt), *_next(exercise)]))]
+        after = [exercise.insight, " · ".join(filter(None, [_measures(exercise, attempt), ", ".join(_next(exercise))]))]
     elif result.outcome == "not as asked":
         used = _as_fast(exercise, attempt)
         slow = f"It takes more than {SLOWER} times as long as our solution, which later cells use."
@@ -120,9 +120,9 @@ def _next(exercise: Exercise) -> list[str]:
     """How many exercises of the chapter pass, and which is next."""
     if not (outcomes := _chapter(exercise)):
         return []
-    following = [f"next: {id} {registry()[id].title}" for id, outcome in outcomes.items() if outcome != "passed"]
+    following = [f"next {id} {registry()[id].title}" for id, outcome in outcomes.items() if outcome != "passed"]
     passed = list(outcomes.values()).count("passed")
-    return [f"{passed} of {len(outcomes)} in this chapter", *(following[:1] or ["all done"])]
+    return [f"in this chapter {passed} of {len(outcomes)}", *(following[:1] or ["all done"])]
 
 
 def _dots(exercise: Exercise) -> str:

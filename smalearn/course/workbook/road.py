@@ -14,7 +14,7 @@ NAME, TAG = Path("afternoon.ipynb"), "afternoon"
 PLACES = {  # chapter: minutes, what one does there, and what one needs to know of the cells that are skipped
     "01": (24, "attention in three steps, its mask, and the orders of one formula", ""),
     "03": (
-        20,
+        14,
         "another order: a state in place of all keys, and gates that let it fade",
         "Without a mask two products remain, and brackets may move: $(QK^\\top)V = Q(K^\\top V)$.",
     ),
@@ -38,9 +38,10 @@ OPENING = """# Your own Mamba-2 in an afternoon
 
 {table}
 
-The cells are those of the chapters, in their order. What is left out stands in the chapters, one link away. Your
-answers are kept, and count in `smalearn progress`, as if they had been given there. Run every cell from the top. Where
-an answer is missing, the cells behind it use ours, and the two files wait for yours."""
+The cells are those of the chapters, in their order. What is left out stands in the chapters, one link away; sections
+keep the numbers that they have there. Your answers are kept, and count in `smalearn progress`, as if they had been
+given there. Run every cell from the top. Where an answer is missing, the cells behind it use ours, and the two files
+wait for yours."""
 
 
 def hours() -> str:
