@@ -18,6 +18,7 @@ from smalearn.linear_attention import linear_attention_chunked
 from smalearn.masks import BandedMask, CausalMask
 from smalearn.sma import sma_sparse
 from smalearn.ssd import ssd_chunked
+from smalearn.weights import MultiLevelLowRank
 
 EXERCISES = registry()
 
@@ -319,6 +320,7 @@ def faded_keys(Q, K, log_a):
         ("3.3", lambda Q, V, dY: (V @ dY.mT).triu() @ Q, "grows as T²; it should grow as T"),
         ("2.7", lambda Q, K, V, r: nystrom_weights(Q, K, r) @ V, "its largest tensor, (64, 64) for T = 64"),
         ("3.4", clamped_differences, "it subtracts running sums"),
+        ("10.2", lambda L, R, ranks, blocks, x: MultiLevelLowRank(L, R, ranks, blocks)(x), "calls `smalearn.weights."),
         ("10.4", train_dense, "grows as D²; it should grow as D"),
         ("10.4", EXERCISES["10.4"].oracle, "a loop over D inside a loop"),
         ("10.4", train_at_once, "its largest tensor, made inside `einsum`, "),

@@ -131,8 +131,9 @@ def test_a_gallery_shows_the_matrices_and_their_zeros():
     (dense,) = random_tensors([(5, 3)])
     given = {"blocks": BlockDiagonal.random(6, 9, 3, 0), "low rank": LowRank.random(4, 4, 1, 0), "dense": dense}
     matrices = [M.dense().detach() if hasattr(M, "dense") else M for M in given.values()]
-    axes = gallery(given, ["one", "two", "three"], plt.subplots(1, 3)[1])
+    axes = gallery(given, ["one", "two", "three"], plt.subplots(1, 3)[1], title="Three families")
     assert len(plt.get_fignums()) == 1
+    assert axes[0].figure.get_suptitle() == "Three families"
     for ax, title, caption, M in zip(axes, given, ("one", "two", "three"), matrices, strict=True):
         values, hidden = drawn(ax)
         np.testing.assert_array_equal(values, M.double().numpy())

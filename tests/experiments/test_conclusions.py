@@ -58,7 +58,7 @@ def test_a_difference_at_equal_parameters(chapter, cell, model, against, sign):
 
 def test_in_context_regression():
     """One of seven comparisons is decided; trains end below all others; both as the atlas says."""
-    text, runs = prose("appendix/A", "reported-icl-after"), recorded("icl_regression")["runs"]
+    text, runs = prose("appendix/A", "reported-icl-read"), recorded("icl_regression")["runs"]
     asked = [answer(q, runs, "error", icl_regression_questions.MARGIN) for q in icl_regression_questions.QUESTIONS]
     (decided,) = (found for found in asked if found.sentence != UNDECIDED)
     assert (decided.question.model, decided.seeds, len(asked)) == ("2 layers, D = 32, 8 × BTT 1", 3, 7)

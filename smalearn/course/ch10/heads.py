@@ -8,9 +8,9 @@ from smalearn.course.exercises.core import Randn, exercise
 
 
 def confuse(L, R):
-    """A query x (d) and two points X (2, d) on the unit sphere, where the head of L R^T (d, d) misses the nearer one.
+    """A query x (D) and two points X (2, D) on the unit sphere, where the head of L R^T (D, D) misses the nearer one.
 
-    The head of rank r < d gives point y the score x^T L R^T y. Find x and X such that the score of the point nearer to
+    The head of rank r < D gives point y the score x^T L R^T y. Find x and X such that the score of the point nearer to
     x is not above that of the other; a tie will do, and x may be one of the points.
 
     Hint: L^T x are r numbers, all that the head knows of x. Which x do they know nothing of?
@@ -47,7 +47,7 @@ def _no_triple(answer, dim):
         return f"expected the shapes {expected}; got {got}"
     lengths = torch.cat([x[None], X]).norm(dim=1)
     if dim == 2 and (lengths[1:] - 1).abs().max() > 1e-6 > (X.norm(dim=0) - 1).abs().max():
-        return "X has its points as columns: they are its rows, (2, d)"
+        return "X has its points as columns: they are its rows, (2, D)"
     if not (lengths - 1).abs().max() < 1e-6:
         got = ", ".join(f"{length:.3g}" for length in lengths)
         advice = "; divide each by its norm" if lengths.all() else ""
@@ -104,15 +104,15 @@ exercise(
 
 
 def linear_error(heads, rank, dim, points):
-    """The least error of linear attention with H heads of rank r, for d coordinates and N points.
+    """The least error of linear attention with H heads of rank r, for D coordinates and N points.
 
     Say how small the error of linear attention with H heads of rank r can be on in-context regression.
 
-    Hint: Without softmax all heads are one, with a sum of matrices. What is the rank of a sum, at most? And of a (d, d)
+    Hint: Without softmax all heads are one, with a sum of matrices. What is the rank of a sum, at most? And of a (D, D)
     matrix, at most?
 
-    Hint: The error is a constant plus a multiple of |M - γI|², and the nearest matrix of rank k keeps k of d
-    directions. Each direction kept wins N/(N + d + 1), divided by d.
+    Hint: The error is a constant plus a multiple of |M - γI|², and the nearest matrix of rank k keeps k of D
+    directions. Each direction kept wins N/(N + D + 1), divided by D.
 
     Insight: Ranks add up over heads as long as the scores themselves are the weights. With a softmax between, each head
     chooses alone; whether that hurts depends on the task.
@@ -122,9 +122,9 @@ def linear_error(heads, rank, dim, points):
 
 
 def _least(dim, points, directions):
-    """The lowest point of E |I - γ A P|² / d, a parabola in γ, from the moments of Gaussian numbers.
+    """The lowest point of E |I - γ A P|² / D, a parabola in γ, from the moments of Gaussian numbers.
 
-    A = Σ x_i x_i^T. Its mean is N/d. An entry of A² is Σ_(i, j, e) x_i[u] x_i[e] x_j[e] x_j[v], u = v on the diagonal:
+    A = Σ x_i x_i^T. Its mean is N/D. An entry of A² is Σ_(i, j, e) x_i[u] x_i[e] x_j[e] x_j[v], u = v on the diagonal:
     x_i and x_j are independent, or one and the same, and then the fourth moment of a coordinate is 3.
     """
     mean, square = points / dim, 0.0
@@ -161,47 +161,49 @@ exercise(
     oracle=lambda heads, rank, dim, points: _least(dim, points, _measured_rank(heads, rank, dim)),
     wrong={
         "this is the error of a single head: without softmax the ranks of heads add up": "heads * rank → rank",
-        "a (d, d) matrix has no more than d directions: min(H r, d)": "min(heads * rank, dim) → heads * rank",
-        "this is the larger of H r and d: a rank is no larger than either": "min → max",
+        "a (D, D) matrix has no more than D directions: min(H r, D)": "min(heads * rank, dim) → heads * rank",
+        "this is the larger of H r and D: a rank is no larger than either": "min → max",
         "H heads of rank r have rank H r together, not H + r": "heads * rank → heads + rank",
-        "the rank has nothing to do with the number of points: it is min(H r, d)": "rank, dim → rank, dim, points",
-        "your k/d is a whole number, 0 or 1: divide with /": "whole / dim → whole // dim",
+        "the rank has nothing to do with the number of points: it is min(H r, D)": "rank, dim → rank, dim, points",
+        "your k/D is a whole number, 0 or 1: divide with /": "whole / dim → whole // dim",
         "you give 1, as if no direction won anything: does a `//` round its share down?": "points / → points //",
-        "the division by d is missing: a direction wins N/(N + d + 1)/d": "whole / dim → whole",
-        "you count the d - k directions that M cannot have: the k that it has win": "whole / → (dim - whole) /",
+        "the division by D is missing: a direction wins N/(N + D + 1)/D": "whole / dim → whole",
+        "you count the D - k directions that M cannot have: the k that it has win": "whole / → (dim - whole) /",
         "the error goes with |M − γI|², the square of the norm: "
-        "d − k, not its root": "whole / → (dim - (dim - whole) ** 0.5) /",
-        "in your constant |γ I|² is γ²: it is d γ², one γ² for each direction": "whole / → (whole + 1 - dim) /",
-        "the constant is missing: even at full rank 1 - N/(N + d + 1) is left": "1 - whole / dim → (1 - whole / dim)",
+        "D − k, not its root": "whole / → (dim - (dim - whole) ** 0.5) /",
+        "in your constant |γ I|² is γ²: it is D γ², one γ² for each direction": "whole / → (whole + 1 - dim) /",
+        "the constant is missing: even at full rank 1 - N/(N + D + 1) is left": "1 - whole / dim → (1 - whole / dim)",
         "this is the part of the error that is removed: 1 minus it is left": "1 - → ",
         "you multiply the errors of single heads: heads add "
-        "up to one head of rank min(H r, d)": "heads * rank → rank ; return → return ( ; dim + 1) → dim + 1)) ** heads",
+        "up to one head of rank min(H r, D)": "heads * rank → rank ; return → return ( ; dim + 1) → dim + 1)) ** heads",
         "M is to be near γ I, not I: what a direction "
-        "wins is N(N + d + 1)/d³ times γ²": "points / (points + dim + 1) → points * (points + dim + 1) / dim**2",
+        "wins is N(N + D + 1)/D³ times γ²": "points / (points + dim + 1) → points * (points + dim + 1) / dim**2",
         "this is the error of ones on the diagonal of M: the best number there is "
-        "γ = d/(N + d + 1)": "points / (points + dim + 1) → (2 * points / dim - points * (points + dim + 1) / dim**2)",
-        "this is the error with γ = d/N, which makes A M right on average: "
-        "the best γ is d/(N + d + 1)": "points / (points + dim + 1) → (1 - (dim + 1) / points)",
+        "γ = D/(N + D + 1)": "points / (points + dim + 1) → (2 * points / dim - points * (points + dim + 1) / dim**2)",
+        "this is the error with γ = D/N, which makes A M right on average: "
+        "the best γ is D/(N + D + 1)": "points / (points + dim + 1) → (1 - (dim + 1) / points)",
         "the term with |M|² is missing: it takes back half of what the trace wins": "points / → 2 * points /",
         "this is what infinitely many points would leave: A = Σ x x^T is not its mean, "
-        "and E A² is larger than (E A)² by the factor (N + d + 1)/N": "points / (points + dim + 1) → 1",
-        "E A² = N(N + d + 1)/d², and yours lacks the 1: "
+        "and E A² is larger than (E A)² by the factor (N + D + 1)/N": "points / (points + dim + 1) → 1",
+        "E A² = N(N + D + 1)/D², and yours lacks the 1: "
         "the fourth moment of a Gaussian number is 3, not 2": "dim + 1 → dim",
-        "what a direction wins has N + d + 1 below, yours N + d − 1": "dim + 1 → dim - 1",
-        "the factor k/d with k = min(H r, d) is missing: this is the error at full rank": "whole / dim * → ",
+        "what a direction wins has N + D + 1 below, yours N + D − 1": "dim + 1 → dim - 1",
+        "the factor k/D with k = min(H r, D) is missing: this is the error at full rank": "whole / dim * → ",
         "this is the root of the error: "
         "the mean SQUARE is asked for": "return → return ( ; dim + 1) → dim + 1)) ** 0.5",
         "you take the mean of the heads: "
         "without softmax they add up": "min(heads * rank, dim) → min(rank, dim) / heads",
-        "γ² is missing before the d − "
+        "γ = D/(N + D + 1), as in the factor before the square: "
+        "yours lacks the 1": "points / (points + dim + 1) → points * (points + dim + 1) / (points + dim) ** 2",
+        "γ² is missing before the D − "
         "k directions that are lost": "1 - whole / dim * → points * (points + dim + 1) / dim**3 * (dim - whole) + 1 -",
-        "before the d − k directions "
+        "before the D − k directions "
         "that are lost stands γ², yours has γ": "1 - whole / dim * → points / dim**2 * (dim - whole) + 1 -",
-        "|M − γI|² is γ² (d − k), "
-        "yours is the norm itself, γ √(d − k)": "1 - whole / dim * → points / dim**2 * (dim - whole) ** 0.5 + 1 -",
-        "the constant is 1 − N/(N + d + 1), "
+        "|M − γI|² is γ² (D − k), "
+        "yours is the norm itself, γ √(D − k)": "1 - whole / dim * → points / dim**2 * (dim - whole) ** 0.5 + 1 -",
+        "the constant is 1 − N/(N + D + 1), "
         "what is left at full rank: yours is 1": "1 - whole / dim → 1 + (1 - whole / dim)",
-        "each direction wins N/(N + d + 1), not γ = d/(N + d + 1)": "points / → dim /",
+        "each direction wins N/(N + D + 1), not γ = D/(N + D + 1)": "points / → dim /",
         "this is what least squares would leave, n pairs for n directions: one "
         "layer of linear attention cannot invert A": "rank, dim → rank, dim, points ; points / (points + dim + 1) → 1",
     },

@@ -64,7 +64,13 @@ exercise(
     level=2,
     minutes=12,
     cases=_level_cases,
-    way=Way(case=lambda randn, D: (randn(D, 2), randn(D, 2), [1, 1], [1, 2], randn(D)), memory=1, loops=0, axis="D"),
+    way=Way(
+        case=lambda randn, D: (randn(D, 2), randn(D, 2), [1, 1], [1, 2], randn(D)),
+        memory=1,
+        loops=0,
+        axis="D",
+        forbids=("smalearn.weights",),
+    ),
     oracle=_levels_loop,
     wrong={
         "this is L Rᵀ x, low rank: every level sees the whole of x. "
@@ -142,8 +148,8 @@ def _train_loop(L, R, x):
     y = torch.zeros(a * b, dtype=x.dtype)
     for row in range(a * b):
         for column in range(c * d):
-            (i, j), (k, h) = divmod(row, b), divmod(column, d)
-            y[row] += sum(L[j, i, k, q] * R[k, h, j, q] for q in range(s)) * x[column]
+            (i, j), (k, e) = divmod(row, b), divmod(column, d)
+            y[row] += sum(L[j, i, k, q] * R[k, e, j, q] for q in range(s)) * x[column]
     return y
 
 
@@ -166,7 +172,7 @@ exercise(
         memory=1,
         loops=0,
         axis="D",
-        forbids=("torch.functional.block_diag",),
+        forbids=("torch.functional.block_diag", "smalearn.weights"),
     ),
     gradient=("L", "R"),
     oracle=_train_loop,

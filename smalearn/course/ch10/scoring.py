@@ -13,8 +13,8 @@ def train_scores(X, L, R):
 
     Write all scores X M X^T of a block tensor train as Q K^T, with two batched products and without M.
 
-    Hint: An entry of M is Σ_τ L[j, i, k, τ] R[k, h, j, τ]. Which letters are left when x has been summed over i,
-    and x′ over h? These are the features of queries and keys.
+    Hint: An entry of M is Σ_τ L[j, i, k, τ] R[k, e, j, τ]. Which letters are left when x has been summed over i,
+    and x′ over e? These are the features of queries and keys.
 
     Hint: L turns the a numbers of block j into c·s: Q is (b, T, c·s). R turns the d numbers of block k into b·s: K is
     (c, T, b·s). Before they meet, both need the features in one order, such as (c, b, s). And mind in which order x
@@ -34,13 +34,13 @@ def train_scores(X, L, R):
 
 
 def _train_entries(L, R):
-    """M entry by entry: from column (k, h) to row (i, j) through block k of R, wire j of it, block j of L."""
+    """M entry by entry: from column (k, e) to row (i, j) through block k of R, wire j of it, block j of L."""
     (b, a, c, _), d = L.shape, R.shape[1]
     M = torch.zeros(a * b, c * d, dtype=L.dtype)
     for row in range(a * b):
         for column in range(c * d):
-            (i, j), (k, h) = divmod(row, b), divmod(column, d)
-            M[row, column] = L[j, i, k] @ R[k, h, j]
+            (i, j), (k, e) = divmod(row, b), divmod(column, d)
+            M[row, column] = L[j, i, k] @ R[k, e, j]
     return M
 
 
@@ -75,6 +75,7 @@ exercise(
         memory=1,
         products=3,
         axis="D",
+        forbids=("smalearn.weights", "smalearn.scores"),
     ),
     oracle=lambda X, L, R: _pairs(X, _train_entries(L, R)),
     wrong={
@@ -196,6 +197,7 @@ exercise(
         memory=1,
         products=5,  # two for each level, and one of all
         axis="D",
+        forbids=("smalearn.weights", "smalearn.scores"),
     ),
     oracle=lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))),
     wrong={

@@ -132,7 +132,7 @@ def kronecker_as_train(A, B):
 
     Write A ⊗ B as a block tensor train with s = 1: L holds the entries of A, R those of B.
 
-    Hint: Compare the entries: A[i, k] B[j, h] is to be L[j, i, k, 0] R[k, h, j, 0]. On what does L depend, on what not?
+    Hint: Compare the entries: A[i, k] B[j, e] is to be L[j, i, k, 0] R[k, e, j, 0]. On what does L depend, on what not?
 
     Hint: L is the same A for every b. R is the same matrix for every c, but its axes are (d, b), and B has (b, d).
 
@@ -146,15 +146,15 @@ def kronecker_as_train(A, B):
 
 
 def _kronecker_loop(A, B):
-    """Entry by entry: L[j, i, k] = A[i, k] and R[k, h, j] = B[j, h]."""
+    """Entry by entry: L[j, i, k] = A[i, k] and R[k, e, j] = B[j, e]."""
     (a, c), (b, d) = A.shape, B.shape
     L, R = torch.zeros(b, a, c, 1, dtype=A.dtype), torch.zeros(c, d, b, 1, dtype=A.dtype)
     for j in range(b):
         for k in range(c):
             for i in range(a):
                 L[j, i, k, 0] = A[i, k]
-            for h in range(d):
-                R[k, h, j, 0] = B[j, h]
+            for e in range(d):
+                R[k, e, j, 0] = B[j, e]
     return L, R
 
 

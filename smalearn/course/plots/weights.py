@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["fits", "gallery", "inclusion", "train_path"]
 
 
-def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: Sequence[Axes] | None = None):
+def gallery(
+    matrices: Mapping[str, object], captions: Sequence[str] = (), axes: Sequence[Axes] | None = None, *, title: str = ""
+):
     """Matrices side by side, one panel each: positive blue, negative orange, exact zeros dotted.
 
     Each has a scale of its own, which ends at thrice the root mean square of its entries. What has `dense()`, such as a
@@ -36,14 +38,16 @@ def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: 
 
         _, axes = plt.subplots(1, count, figsize=(0.3 + 2.1 * count, 2.7), squeeze=False, layout="constrained")
         axes = axes[0]
-    for ax, title, caption, M in zip(axes, matrices, captions or [""] * count, values, strict=True):
+    for ax, name, caption, M in zip(axes, matrices, captions or [""] * count, values, strict=True):
         held = np.abs(M[M != 0])  # one large entry would leave all others pale: colours end at thrice their size
         limit = min(held.max(), 3 * np.sqrt(np.square(held).mean())) if held.size else 1
         show_numbers(ax, M, limit)
         ax.set(xticks=[], yticks=[])
-        ax.set_title(title, fontsize=10, loc="center")
+        ax.set_title(name, fontsize=10, loc="center")
         ax.set_xlabel(caption, fontsize=9)
         ax.spines[:].set_visible(False)
+    if title:
+        axes[0].figure.suptitle(title)
     return np.asarray(axes, dtype=object)
 
 
@@ -52,7 +56,7 @@ def train_path(sizes: tuple[int, int, int, int], column: int, row: int, ax: Axes
 
     Features go from left to right, through the blocks R_k, a regrouping, the blocks L_j and another regrouping. Above
     stand the same features as tables: the first blocks mix rows, the second ones columns. `sizes` is (a, b, c, d); the
-    input feature `column` is k·d + h, the output feature `row` i·b + j.
+    input feature `column` is k·d + e, the output feature `row` i·b + j.
     """
     if min(sizes) < 1:
         raise ValueError(f"train_path: sizes must be at least 1, got {sizes}")
