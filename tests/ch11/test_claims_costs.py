@@ -11,7 +11,6 @@ from oracles_multilevel import loop
 from ch11.test_claims import EQUAL, F64, PAPER, normal
 from smalearn.course.ch11.costs import causal_macs, kept_keys
 from smalearn.course.ch11.rotations import rotate_levels
-from smalearn.course.exercises import registry
 from smalearn.fast import executed_macs, multilevel_attention
 from smalearn.fast.cpu import squares
 from smalearn.multilevel import (
@@ -112,14 +111,6 @@ def test_how_large_the_cache_becomes():
         assert cache.nbytes / full.nbytes == pytest.approx(both, abs=5e-3)
     assert 65_536 / key_numbers(T, EQUAL, blocks) == pytest.approx(8 / (2 - 2**-7), rel=1e-12)
     assert f"{65_536 / key_numbers(T, EQUAL, blocks):.3f}" == "4.016"
-
-
-@pytest.mark.parametrize("id", ["11.1", "11.2", "11.4", "11.7"])
-def test_answers_are_judged_on_what_the_chapter_allows(id):
-    """Every level has columns, and the first block holds all tokens."""
-    for tokens, *operands, block_lens in registry()[id].draw(0):
-        assert (tokens if isinstance(tokens, int) else len(tokens)) <= block_lens[0]
-        assert id == "11.1" or min(operands[-1]) > 0
 
 
 @pytest.mark.claim("003:gqa-mlr", "smalearn.fast.multilevel.multilevel_attention")
