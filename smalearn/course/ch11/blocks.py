@@ -121,6 +121,8 @@ exercise(
         "the rows and columns that fill up the last block are still there: cut to (T, T)": "[:length, :length] → ",
         "where T is a multiple of b nothing is added, and `[:-0]` is empty: "
         "cut by `[:T]`": ":length → : -(-length % size)",
+        "you cut off a whole block where less was added: "
+        "cut to (T, T)": "0, -length % size → 0, size - length % size ; [:length, :length] → [:-size, :-size]",
         "this is K_k Q_kᵀ: rows belong to queries": "Q @ K.mT → K @ Q.mT",
     },
 )(block_level)

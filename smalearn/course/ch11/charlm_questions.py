@@ -28,7 +28,7 @@ QUESTIONS = (
     Question(
         "RoPE, 8|4|2|2",
         "RoPE, full",
-        "With RoPE, too, 8|4|2|2 ends lower than standard attention: its gain is not that of positions alone.",
+        "With RoPE, too, 8|4|2|2 ends lower than standard attention.",
         "With RoPE 8|4|2|2 ends where standard attention does, with two thirds of the keys.",
         "With RoPE 8|4|2|2 saves a third of the keys and costs loss.",
     ),

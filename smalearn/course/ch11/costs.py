@@ -41,7 +41,7 @@ def _mac_cases(randn):
     yield 4, [2, 1], [4, 2]
     yield 16, [4, 2, 1, 1], [16, 8, 4, 2]
     yield 11, [2, 2, 4], [12, 6, 3]
-    yield 9, [0, 2], [12, 4]
+    yield 9, [1, 2], [12, 4]
     yield 6, [2, 3], [6, 1]
     yield 7, [4], [7]
 
@@ -165,12 +165,12 @@ def _needed(tokens, ranks, block_lens):
 def _kept_cases(randn):
     yield 1, [1], [1]
     yield 4, [2], [8]
-    yield 6, [0], [8]
+    yield 6, [1], [8]
     yield 5, [2, 1], [8, 4]
     yield 8, [2, 1], [8, 4]
     yield 12, [4, 2, 1, 1], [16, 8, 4, 2]
     yield 13, [4, 2, 1, 1], [16, 8, 4, 2]
-    yield 17, [3, 0, 2], [30, 15, 5]
+    yield 17, [3, 1, 2], [30, 15, 5]
 
 
 exercise(
@@ -239,12 +239,11 @@ exercise(
 def left_in_training():
     """The share that is left, from 0 to 1.
 
-    Training has seven products over all pairs: Q Kᵀ and P V forward; for the gradients Q Kᵀ again, and one each for dP,
-    dV, dQ and dK. Before, all have r columns. Levels make each with Q or K in it four times cheaper, and leave the
-    others as they are. Which share of the multiply-adds is left?
+    Training has seven products over all pairs: S = Q Kᵀ and Y = P V forward, where P is the softmax of S, and five
+    backward, as S is computed again. Without a split each costs as much as the others; eight equal levels make each
+    with Q or K in it four times cheaper. Which share of all multiply-adds is left?
 
-    Hint: Forward there are two, S = Q Kᵀ and Y = P V. The backward pass makes S again; it knows dY, and wants dV, dP,
-    dQ and dK.
+    Hint: The backward pass makes S again; it knows dY, and wants dV, dP, dQ and dK. Which matrices does each multiply?
 
     Hint: dV = Pᵀ dY and dP = dY Vᵀ run over the columns of the values, dQ = dS K and dK = dSᵀ Q over those of queries
     and keys.

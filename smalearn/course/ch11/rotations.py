@@ -10,8 +10,8 @@ from smalearn.course.exercises.core import exercise
 def rotate_levels(x, ranks, positions):
     """Each level of x (T, Σ r_l) rotated alone: its pair k at position i turns by i · 10000^(-2k / r_l).
 
-    Apply RoPE to each level alone, so that a score that leaves levels out still has whole pairs. Pair k of a level is
-    its columns 2k and 2k + 1; every r_l is even.
+    Apply RoPE to each level by itself, as if it were a whole head. Pair k of a level is its columns 2k and 2k + 1;
+    every r_l is even.
 
     Hint: One level first. Write two neighbouring features as one complex number; what turns it by an angle θ?
 
