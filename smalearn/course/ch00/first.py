@@ -19,8 +19,8 @@ def running_mean(V):
 
     Hint: Dividing (T, P) by (T,) does not broadcast as you want: give the counts a second axis with `[:, None]`.
 
-    Insight: As a matrix, these weights are lower triangular, with rows that sum to 1. So are those of attention at the
-    end of this chapter, but there they depend on the words.
+    Insight: As a matrix, these weights are lower triangular, with rows that sum to 1. So are those that a softmax gives
+    in chapter 01, but they depend on the words.
     """
     count = torch.arange(1, len(V) + 1, dtype=V.dtype)
     return V.cumsum(0) / count[:, None]
