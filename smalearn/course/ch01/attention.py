@@ -78,7 +78,9 @@ def _causal_cases(randn):
     Q, K = randn(4, 2), randn(4, 2)
     yield Q * torch.tensor([1.0, 1.0, 0.0, 1.0]).double()[:, None], K  # a token whose scores are all 0
     yield 1000 * Q, K  # e^1000 is no number
-    for scores in ([-3e6, -3e6 - 1, -3e6 - 2], [800.0, 900.0, 850.0], [0.0, 5e6, 10.0]):
+    low = torch.tensor([[-3.0, 0.0], [-3.0, -1.0], [-3.0, -2.0]]).double()  # scores −3e6, −3e6 − 1, −3e6 − 2
+    yield torch.tensor([[1e6, 1.0]] * 3).double(), low
+    for scores in ([800.0, 900.0, 850.0], [0.0, 5e6, 10.0]):
         yield torch.ones(3, 1).double(), torch.tensor(scores).double()[:, None]
     yield torch.tensor([[1.0], [1.0], [1000.0]]).double(), torch.tensor([[1.0], [1.5], [0.5]]).double()
     yield randn(6, 2).float(), randn(6, 2).float()

@@ -50,8 +50,8 @@ exercise(
     wrong={
         "this is where (QKᵀ)V and Q(KᵀV) cross, attention WITHOUT a mask: "
         "applying the mask costs T·N·P or T² more multiply-adds": "3 → 2 ;  + 1) → )",
-        "at this T both orders cost the same where N + P + 1 divides 3·N·P: "
-        "fewer means strictly fewer": "3 * → -(-3 * ; 1) + 1 → 1))",
+        "where N + P + 1 divides 3·N·P, both orders cost the same at your T: "
+        "the linear one needs fewer from the next T on": "3 * → -(-3 * ; 1) + 1 → 1))",
         "you count two steps of T·N·P: the running sum takes a third": "3 → 2",
         "you count multiplications and additions apart: "
         "one multiply-add is both": "3 → 4 ; (features + → (2 * features + 2 *",
