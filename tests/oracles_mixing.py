@@ -34,8 +34,8 @@ def causal_softmax(Q, K, V):
     return attention(Q, K, V, lambda score, t, s: score.exp() * (s <= t))
 
 
-def windowed(window):
-    return lambda Q, K, V: attention(Q, K, V, lambda score, t, s: score.exp() * (0 <= t - s <= window))
+def windowed(window, ahead=0):
+    return lambda Q, K, V: attention(Q, K, V, lambda score, t, s: score.exp() * (-ahead <= t - s <= window))
 
 
 def window_of_scores(window):
@@ -137,7 +137,8 @@ def decays(a):
 
 def scan(x, log_a):
     """H_t = a_t H_{t-1} + x_t."""
-    return masked(torch.ones_like(x[..., :1]), torch.ones_like(x[..., :1]), x, log_a)
+    one = torch.ones_like(x[..., :1])
+    return ssm(x, log_a.exp(), one, one)[0]
 
 
 def slots(Q, K, V, log_a):

@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles_delta import KINDS, alike, check, check_float32, expected, inputs
-from oracles_ssd import gradients
+from oracles_delta import KINDS, alike, check, check_float32, inputs
 
 from smalearn import fast
+from smalearn.course.timing import saved_bytes
 from smalearn.fast.cpu import delta
-from smalearn.testing import random_tensors, relative_rms
+from smalearn.testing import random_tensors
 
 
 @pytest.fixture
@@ -51,14 +51,6 @@ def test_float32_with_keys_that_are_alike(correlated, strength, times, seed):
     check_float32(fast.delta_rule, [x.double() for x in alike(1000, correlated, strength, seed)], times)
 
 
-@pytest.mark.parametrize("kind", ["none", "mild", "strong", "resets"])
-def test_float32_gradients_keep_their_digits(kind):
-    operands = inputs(200, kind, (2,), state=16, head_dim=8)
-    narrow = [x if x is None else x.float() for x in operands]
-    for actual, truth in zip(gradients(fast.delta_rule, narrow), gradients(expected, operands), strict=True):
-        assert relative_rms(actual.double(), truth) < 5e-6
-
-
 def test_layout_of_the_output_is_that_of_values():
     Q, K, V, beta, log_a, _ = inputs(50, leading=(2, 3))
     V = V.transpose(1, 2).contiguous().transpose(1, 2)
@@ -67,8 +59,6 @@ def test_layout_of_the_output_is_that_of_values():
 
 def test_it_keeps_one_state_for_a_block():
     """Memory for the backward: the operands, and less than a state for each chunk."""
-    saved = []
     operands = [x.requires_grad_() for x in inputs(4096, leading=(4,), dtype=torch.float32, state=16, head_dim=16)]
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
-        fast.delta_rule(*operands)
-    assert sum(saved) < sum(x.numel() for x in operands) + 4 * 16 * 16 * 4096 // delta.CHUNK_LEN // 4
+    states = 4 * 16 * 16 * 4096 // delta.CHUNK_LEN // 4
+    assert saved_bytes(lambda: fast.delta_rule(*operands)) < sum(x.nbytes for x in operands) + 4 * states

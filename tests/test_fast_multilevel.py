@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from counting import Counter
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,14 +112,6 @@ def test_half_precision_is_computed_in_float32(dtype, bias_dtype):
     assert torch.equal(results[0], expected[0].to(dtype))
     if bias is not None:
         assert results[4].dtype == bias.dtype
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_one_level_is_standard_attention(causal):
-    Q, K, V = random_tensors([(2, 150, 6), (2, 150, 6), (2, 150, 4)])
-    expected = F.scaled_dot_product_attention(Q, K, V, is_causal=causal, scale=1.0)
-    assert_close(multilevel_attention(Q, K, V, (6,), (150,), causal), expected)
-    assert_close(multilevel_attention(Q, K, V, (6, 0, 0), (160, 80, 8), causal), expected)
 
 
 def test_shared_keys_are_laid_out_once():

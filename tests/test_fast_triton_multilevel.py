@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-import torch.nn.functional as F
 from oracles_multilevel import PAPER, dense
 from triton_marks import needs_gpu, needs_triton
 
@@ -125,25 +124,6 @@ def test_against_all_scores(case, monkeypatch):
 @needs_triton
 def test_the_usual_tile():
     check(build(150, "blocks that fit no tile", torch.float32), *LEVELS["blocks that fit no tile"])
-
-
-@needs_triton
-def test_one_level_is_standard_attention(short_tiles):
-    Q, K, V = random_tensors([(2, 50, 6), (2, 50, 6), (2, 50, 4)], dtype=torch.float32)
-    expected = F.scaled_dot_product_attention(Q, K, V, is_causal=True, scale=1.0)
-    assert_close(multilevel_forward(Q, K, V, (6,), (50,))[0], expected, 1e-6)
-    assert_close(multilevel_forward(Q, K, V, (6, 0, 0), (160, 80, 8))[0], expected, 1e-6)
-    assert_close(multilevel_forward(Q, K, V, (2, 3, 1), (400, 200, 100))[0], expected, 1e-6)
-
-
-@needs_triton
-def test_no_rank_at_all_is_a_running_mean(short_tiles):
-    """Level 1 has no columns, and level 2 differs for tokens of one block only."""
-    Q, K, V = build(40, "zero ranks", torch.float32)
-    Y, log_sum = multilevel_forward(torch.zeros_like(Q), K, V, *LEVELS["zero ranks"])
-    counts = torch.arange(1, 41.0)
-    assert_close(Y, V.cumsum(0) / counts[:, None], 1e-6)
-    assert_close(log_sum, counts.log(), 1e-6)
 
 
 @needs_triton

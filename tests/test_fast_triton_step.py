@@ -5,7 +5,6 @@ import torch
 from oracles_ssd import INF, expected, inputs
 from triton_marks import needs_gpu, needs_triton
 
-from smalearn.fast.cpu import ssd_cpu
 from smalearn.fast.triton import launch, ssd_step_triton_, step
 from smalearn.testing import assert_close
 
@@ -88,13 +87,3 @@ def test_a_state_in_half_precision_stays_so():
     on_tiles(x, log_a, B, C, truth)
     on_tiles(x, log_a, B, C, state)
     assert torch.equal(state, truth.half())
-
-
-def test_step_after_step_is_the_sequence():
-    X, log_a, B, C, H = inputs(30, "resets", (2, 3), (2, 1), torch.float32)
-    Y, last = ssd_cpu(X, log_a, B, C, H)
-    state = H.clone()
-    steps = zip(*(x.unbind(-2) for x in (X, B, C)), log_a.unbind(-1), strict=True)
-    results = torch.stack([on_tiles(x, a, b, c, state) for x, b, c, a in steps], -2)
-    assert_close(results, Y, 1e-6)
-    assert_close(state, last, 1e-6)

@@ -116,11 +116,6 @@ def test_cosformer_decodes_with_an_offset_and_a_fixed_horizon():
         CosFormer(INPUTS, horizon=8, offset=2).key(K)
 
 
-@pytest.mark.parametrize(("inputs", "degree"), [(1, 0), (1, 5), (3, 2), (3, 8), (16, 3)])
-def test_a_power_series_has_binomial_many_features(inputs, degree):
-    assert PowerSeries.exp(inputs, degree).features == math.comb(inputs + degree, degree)
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [

@@ -6,7 +6,6 @@ from registry_masks import FAMILIES, MASKS
 
 from smalearn import masks
 from smalearn.masks import BandedMask, BlockDiagonalMask, CausalMask, DilatedMask, Mask, SparseMask, dense_mask
-from smalearn.testing import assert_close, random_tensors
 
 IDS = [f"{mask!r}-{index}" for index, (mask, _) in enumerate(MASKS)]
 every_mask = pytest.mark.parametrize(("mask", "entry"), MASKS, ids=IDS)
@@ -42,17 +41,6 @@ def test_dense_is_the_definition(mask, entry):
 def test_dense_is_made_on_meta_too(mask):
     """Where the number of ones depends on no values."""
     assert mask.dense(device="meta").device.type == "meta"
-
-
-@every_mask
-@pytest.mark.parametrize("leading", [(), (2,), (2, 4)])
-def test_products_are_the_dense_products(mask, entry, leading):
-    target, source = mask.shape
-    L = oracle(mask, entry)
-    x, y = random_tensors([(*leading, source, 3), (*leading, target, 3)])
-    assert_close(mask.matmul(x), L @ x)
-    assert_close(mask.transpose_matmul(y), L.mT @ y)
-    assert_close(mask.matmul(x.float()), L @ x)
 
 
 @every_sparse_mask

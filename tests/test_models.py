@@ -98,16 +98,6 @@ def test_a_cache_can_be_decoded_from_twice(name):
             assert_close(mixer.step(x[:, 9], after)[0], Y[:, 9])
 
 
-@each_mixer
-def test_the_future_is_not_seen(name):
-    mixer = build(name)
-    x = sequence(mixer)
-    changed = x.clone()
-    changed[5:] += 1
-    assert_close(mixer(changed)[:5], mixer(x)[:5])
-    assert not torch.allclose(mixer(changed)[5:], mixer(x)[5:])
-
-
 @each_kind
 def test_half_precision(name):
     """As near to float64 as the same formulas in plain torch; a state stays float32, keys and values do not."""

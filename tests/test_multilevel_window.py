@@ -24,14 +24,6 @@ def dense(Q, K, V, window, causal=False, since=0):
     return scores.softmax(-1) @ V
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [0, 1, 2, 5, 16, 200])
-@pytest.mark.parametrize("length", [1, 2, 7, 33, 101, 193])
-def test_window_attention_is_the_dense_masked_softmax(length, window, causal):
-    Q, K, V = random_tensors([(length, 3), (length, 3), (length, 4)])
-    assert_close(window_attention(Q, K, V, window, causal), dense(Q, K, V, window, causal))
-
-
 @pytest.mark.claim("003:local-global", "smalearn.multilevel.window.window_attention")
 @pytest.mark.parametrize("dilation", [1, 2, 5])
 def test_a_dilated_window_is_a_window_over_every_few_tokens(dilation):
@@ -42,20 +34,12 @@ def test_a_dilated_window_is_a_window_over_every_few_tokens(dilation):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("window", "queries"), [(3, 1), (3, 5), (3, 30), (50, 7), (0, 2), (4, 0)])
-def test_queries_of_the_last_tokens(window, queries, causal):
-    Q, K, V = random_tensors([(2, 30, 3)] * 3)
-    last = Q[:, 30 - queries :]
-    assert_close(window_attention(last, K, V, window, causal), dense(last, K, V, window, causal))
-
-
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("window", "queries"), [(3, 1), (3, 30), (50, 7), (0, 2), (4, 0), (70, 150)])
 def test_keys_since_a_number(window, queries, causal):
     length = max(30, queries)
     Q, K, V = random_tensors([(2, length, 3)] * 3)
     last, own = Q[:, length - queries :], torch.arange(length - queries, length)
-    for since in (own, own // 8 * 8, torch.stack([own - 2, own - 5]), own.int() - 99):
+    for since in (0 * own, own, own // 8 * 8, torch.stack([own - 2, own - 5]), own.int() - 99):
         expected = dense(last, K, V, window, causal, since)
         assert_close(window_attention(last, K, V, window, causal, since), expected)
 
@@ -91,14 +75,6 @@ def test_no_square_of_scores_is_stored():
     with torch.autograd.graph.saved_tensors_hooks(lambda x: (sizes.append(x.numel()), x)[1], lambda x: x):
         window_attention(Q, K, V, 8)
     assert max(sizes) <= 4096 * 3 * 8
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_groups_share_keys_and_values(causal):
-    Q, K, V = random_tensors([(2, 3, 4, 21, 5), (2, 3, 1, 21, 5), (2, 3, 1, 21, 6)])
-    expected = dense(Q, *(x.expand(-1, -1, 4, -1, -1) for x in (K, V)), 3, causal)
-    assert_close(window_attention(Q, K, V, 3, causal), expected)
-    assert_close(window_attention(Q[0, 0], K[0, 0, 0], V, 3, causal), dense(Q[0, 0], K[0, 0, 0], V, 3, causal))
 
 
 def test_keys_are_not_copied_for_the_heads_of_a_group():

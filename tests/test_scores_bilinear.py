@@ -11,7 +11,7 @@ from torch.autograd import grad
 
 from smalearn import ShapeError
 from smalearn.scores import BilinearAttention, Logits, bilinear_attention, bilinear_scores, bilinear_weights
-from smalearn.scores.factors import ORDERS, alike, has_levels, normed_factors, orders_of, score_factors
+from smalearn.scores.factors import ORDERS, has_levels, normed_factors, orders_of, score_factors
 from smalearn.scores.orders import btt_costs, cheapest, level_costs, score_costs, score_width
 from smalearn.testing import assert_close, pairwise, random_tensors, relative_rms
 from smalearn.weights import (
@@ -242,18 +242,6 @@ def test_layer_norm_of_a_zero_token_is_zero_with_finite_gradients():
     Q, K = normed_factors(X, [BlockTensorTrain.random((4, 4, 4, 4), 1, 0, F64)], 1.0)
     assert (Q @ K.mT).eq(0).all()
     assert torch.isfinite(grad((Q + K).sum(), X)[0]).all()
-
-
-def test_heads_of_several_families():
-    scoring = [DRAWS[name](1) for name in ("train", "levels", "train", "Kronecker")]
-    assert alike(scoring) == [[0, 2], [1], [3]]
-    x, V = random_tensors([(2, 7, 16), (2, 2, 7, 3)])
-    weights = [weight.double() for weight in scoring]
-    expected = [
-        masked(score_width(w) ** -0.5 * x @ w.dense() @ x.mT, True).softmax(-1) @ V[:, i // 2]
-        for i, w in enumerate(weights)
-    ]
-    assert_close(bilinear_attention(x, weights, V), torch.stack(expected, 1))
 
 
 def test_groups_of_heads_share_structured_values():

@@ -13,6 +13,7 @@ from counting import counted
 from oracles_mixing import decays, matrix, pairs
 
 from smalearn.contractions import contract, orders
+from smalearn.course.timing import saved_bytes
 from smalearn.linear_attention import (
     MODELS,
     OTHER_MODELS,
@@ -179,28 +180,16 @@ def test_a_step_costs_the_same_after_any_text():
         assert_close(y, (K @ Q[-1]) @ V)
 
 
-def saved_entries(function, length, features, head_dim):
-    """What autograd keeps for the backward, each storage once."""
-    storages = {}
-
-    def pack(x):
-        storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // x.element_size()
-        return x
-
-    inputs = [x.requires_grad_() for x in qkv(length, features, head_dim)]
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        Y, _ = function(*inputs)
-    Q, K, V = inputs
-    assert_close(Y, (Q @ K.mT).tril() @ V)
-    return sum(storages.values())
-
-
 @pytest.mark.claim("002:memory", "smalearn.linear_attention.recompute.linear_attention_recomputed")
 @pytest.mark.parametrize(("features", "head_dim"), [(16, 16), (8, 12)])
 def test_recomputing_keeps_the_inputs_and_no_state(features, head_dim):
+    def kept(function, length):
+        Q, K, V = (x.requires_grad_() for x in qkv(length, features, head_dim))
+        assert_close(function(Q, K, V)[0], (Q @ K.mT).tril() @ V)
+        return saved_bytes(lambda: function(Q, K, V)) / 8
+
     def per_token(function):
-        long, short = (saved_entries(function, length, features, head_dim) for length in (256, 128))
-        return (long - short) / 128
+        return (kept(function, 256) - kept(function, 128)) / 128
 
     assert per_token(linear_attention_recomputed) == 2 * features + head_dim
     assert per_token(linear_attention_recurrent) == features * head_dim + 2 * features + head_dim
