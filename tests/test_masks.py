@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from oracles_mixing import matrix
 from registry_masks import FAMILIES, MASKS
 
 from smalearn import masks
@@ -17,9 +18,7 @@ CAUSAL = [mask for mask, _ in MASKS if isinstance(mask, CausalMask)]
 
 def oracle(mask, entry):
     """The matrix, entry by entry."""
-    target, source = mask.shape
-    rows = [[float(entry(t, s)) for s in range(source)] for t in range(target)]
-    return torch.tensor(rows, dtype=torch.float64).reshape(target, source)
+    return matrix(lambda t, s: float(entry(t, s)), *mask.shape)
 
 
 def test_registry_has_every_mask():

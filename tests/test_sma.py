@@ -1,5 +1,6 @@
 import pytest
 import torch
+from oracles_mixing import pairs
 from registry_masks import MASKS
 
 from smalearn.masks import CausalMask, SparseMask
@@ -10,24 +11,14 @@ IDS = [f"{mask!r}-{index}" for index, (mask, _) in enumerate(MASKS)]
 SPARSE = [(mask, entry) for mask, entry in MASKS if isinstance(mask, SparseMask)]
 
 
-def loop(Q, K, V, L):
-    """Equation (12), every axis a loop."""
-    (target, features), (source, head_dim) = Q.shape, V.shape
-    Y = torch.zeros(target, head_dim, dtype=Q.dtype)
-    for t in range(target):
-        for s in range(source):
-            score = sum(Q[t, n] * K[s, n] for n in range(features))
-            Y[t] += L[t, s] * score * V[s]
-    return Y
-
-
 @pytest.mark.parametrize(("mask", "entry"), MASKS, ids=IDS)
 def test_quadratic_mode_is_the_loop_for_every_mask(mask, entry):
     target, source = mask.shape
     Q, K, V = random_tensors([(target, 3), (source, 3), (source, 2)])
-    expected = loop(Q, K, V, mask.dense(torch.float64))
+    L = mask.dense(torch.float64)
+    expected = pairs(Q, K, lambda score, t, s: L[t, s] * score) @ V
     assert_close(sma_quadratic(Q, K, V, mask), expected)
-    assert_close(sma_quadratic(Q, K, V, mask.dense(torch.float64)), expected)
+    assert_close(sma_quadratic(Q, K, V, L), expected)
     assert_close(sma_quadratic(Q.float(), K.float(), V.float(), mask), expected)
 
 

@@ -51,14 +51,6 @@ def left_over(M, weight):
 # The nearest of a family
 
 
-@pytest.mark.parametrize(("m", "n", "rank"), [(1, 1, 1), (5, 7, 2), (13, 4, 3), (6, 6, 9)])
-def test_low_rank_from_dense(m, n, rank):
-    M = normal(m, n)
-    weight = LowRank.from_dense(M, rank)
-    assert weight.rank == rank
-    assert_close(left_over(M, weight) + 1, tail(M, rank) + 1)
-
-
 @pytest.mark.parametrize(("m", "n", "blocks", "rank"), [(1, 1, 1, 1), (6, 9, 3, 1), (6, 9, 3, 5), (7, 7, 7, 1)])
 def test_block_families_from_dense(m, n, blocks, rank):
     M = normal(m, n)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from experiments import __main__ as listing
+from experiments import charlm, forecast, recall, recall_stream
 from experiments import command as commands
-from experiments import recall, recall_stream
 from experiments.grid import best_rates, grid, means, swept, trained
 from experiments.jobs import run_jobs
 from experiments.recall import FULL, MIXERS, Setting, build, main, run
@@ -150,6 +150,29 @@ def test_losses_are_means_of_ten_steps():
     losses = [float(k) for k in range(23)]
     assert means(losses, 4) == [4.5, 14.5, 21.0]
     assert means([1.0, 2.0], 0, 1) == [1.0, 2.0]
+
+
+def beginnings(experiment, title, seed):
+    """The weights of all models of a setting before a step."""
+    setting = experiment.FULL[title]
+    models, size = (setting.mixers, 65) if experiment is charlm else (setting.ranks, 7)
+    return [experiment.build(model, setting, size, seed).state_dict() for model in models]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "title"),
+    [(charlm, "learned positions"), (charlm, "RoPE"), (forecast, "96 hours"), (forecast, "bins, D = 64")],
+    ids=str,
+)
+def test_models_differ_in_scores_or_levels_alone(experiment, title):
+    """These have no weights: with one seed all others are the same, to the last bit."""
+    first, *others = beginnings(experiment, title, 1)
+    for state in others:
+        assert state.keys() == first.keys()
+        assert all(torch.equal(state[name], first[name]) for name in first)
+    assert ("positions.weight" in first) == (title == "learned positions")
+    another = beginnings(experiment, title, 0)[0]
+    assert not all(torch.equal(another[name], first[name]) for name in first)
 
 
 def test_models_differ_in_their_mixer_alone():
