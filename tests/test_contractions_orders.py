@@ -85,14 +85,6 @@ def test_structured_products_cost_a_pass_over_the_tensor(spec, structured, cost)
     assert (order.macs, order.flops) == cost
 
 
-def test_structure_of_a_mask_pays_in_the_linear_order_alone():
-    sizes = {"T": 128, "S": 128, "N": 16, "P": 16}
-    dense, fast = (orders(MASKED, sizes, names="QKVL", structured=chosen) for chosen in ("", "L"))
-    assert fast[0].name == "((KV)L)Q"
-    assert {o.name for o in fast if o.macs != dense.named(o.name).macs} == {"((KV)L)Q"}
-    assert all(o.peak_elements == dense.named(o.name).peak_elements for o in fast)
-
-
 # ------------------------------------------------------------------------------------------------ a peer
 
 

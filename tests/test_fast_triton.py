@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from comparing import all_close
+from comparing import all_close, second_derivative
 from counting import moved, written
 from oracles_ssd import DECAYS, expected, gradients, inputs
 from triton_marks import needs_gpu, needs_triton
@@ -55,19 +55,12 @@ def build(length, kind, groups, state, head_dim, initial, seen, dtype, device="c
     return [None if x is None else x.to(device) for x in (X, log_a, B, C, H if initial else None)]
 
 
-def recurrence(X, log_a, B, C, H):
-    """`expected`, and without tokens the state that went in."""
-    if X.shape[-2]:
-        return expected(X, log_a, B, C, H)
-    return X.double(), (X.mT @ B).double() if H is None else H.double()
-
-
 def in_double(X, log_a, B, C, H):
     """`ssd_cpu` in float64, which has tests of its own."""
     return ssd_cpu(*(None if x is None else x.double() for x in (X, log_a, B, C, H)))
 
 
-def check(form, operands, oracle=recurrence, truth=None):
+def check(form, operands, oracle=expected, truth=None):
     """Outputs and gradients; in half precision operands of products are rounded once, and results."""
     dtype = operands[0].dtype
     tolerance = 2e-6 if dtype == torch.float32 else torch.finfo(dtype).eps
@@ -81,7 +74,7 @@ def check(form, operands, oracle=recurrence, truth=None):
 @functools.cache
 def right_answers(number):
     """Of a case; computed once for all forms."""
-    return gradients(recurrence, build(**CASES[number]))
+    return gradients(expected, build(**CASES[number]))
 
 
 @pytest.fixture(params=[False, True], ids=["", "summed beforehand"])
@@ -135,7 +128,9 @@ def test_many_chunks_and_tiles(length, kind, short_chunks):
 @needs_triton
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.full
-def test_many_chunks_and_tiles_in_tritons_interpreter(dtype, short_chunks):
+@pytest.mark.parametrize("segments", [1, 2])
+def test_many_chunks_and_tiles_in_tritons_interpreter(dtype, segments, short_chunks, monkeypatch):
+    monkeypatch.setattr(plan, "segments", lambda *_: segments)
     check(ssd_triton, build(33, "resets", 2, 20, 40, True, True, dtype))
 
 
@@ -162,13 +157,6 @@ def test_segments_of_a_batch(length, dtype, in_segments):
     check(ssd_tiles, [X, log_a.float(), B, C, H.float()])
     if length:
         check(ssd_tiles, [X, None, B, C, None])
-
-
-@needs_triton
-@pytest.mark.full
-def test_segments_in_tritons_interpreter(short_chunks, monkeypatch):
-    monkeypatch.setattr(plan, "segments", lambda *_: 2)
-    check(ssd_triton, build(40, "resets", 2, 20, 24, True, True, torch.float32))
 
 
 @pytest.mark.parametrize(
@@ -198,15 +186,13 @@ def test_not_a_number_is_not_hidden(form, monkeypatch):
 
 
 def test_second_derivatives():
+    """By B of the gradient of X."""
     operands = inputs(5, dtype=torch.float32)
-    assert_close(seconds(ssd_tiles, operands), seconds(ssd_chunked, [x.double() for x in operands]), 1e-5)
-
-
-def seconds(form, operands):
-    """Gradient of the squared gradient of X with respect to B."""
-    X, log_a, B, C, H = (x.detach().requires_grad_() for x in operands)
-    (dX,) = torch.autograd.grad(form(X, log_a, B, C, H)[0].square().sum(), X, create_graph=True)
-    return torch.autograd.grad(dX.square().sum(), B)[0]
+    ours, theirs = (
+        second_derivative(lambda *x, form=form: form(*x)[0], given, 0, 2)
+        for form, given in ((ssd_tiles, operands), (ssd_chunked, [x.double() for x in operands]))
+    )
+    assert_close(ours, theirs, 1e-5)
 
 
 def test_nothing_is_copied_and_outputs_lie_in_memory_as_inputs():

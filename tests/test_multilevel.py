@@ -5,15 +5,12 @@ The scores against a loop over pairs are claims of chapter 11.
 
 import pytest
 import torch
-from oracles_multilevel import PAPER
 
 from smalearn import ShapeError
 from smalearn.multilevel import (
     batched_scores,
     halving_blocks,
-    key_numbers,
     level_counts,
-    live_key_numbers,
     multilevel_scores,
     parse_ranks,
     score_macs,
@@ -35,28 +32,6 @@ def test_macs_of_the_scores():
         ends = torch.tensor([0, 3, 3, 5])
         assert score_macs(length, (3, 0, 2), (32, 8, 4), causal=False) == ends[d].sum()
         assert score_macs(length, (3, 0, 2), (32, 8, 4)) == ends[d].tril().sum()
-
-
-def test_numbers_of_a_key_cache():
-    for length in range(1, 50):
-        live = live_key_numbers(length, (3, 0, 2), (60, 12, 4))
-        starts = [(length - 1) // size * size for size in (60, 12, 4)]
-        assert live == sum(rank * (length - start) for rank, start in zip((3, 0, 2), starts, strict=True))
-        assert live <= key_numbers(length, (3, 0, 2), (60, 12, 4)) == 3 * length + 2 * min(length, 4)
-    assert max(live_key_numbers(t, (3, 2), (64, 4)) for t in range(1, 65)) == key_numbers(64, (3, 2), (64, 4))
-
-
-@pytest.mark.parametrize(
-    ("context", "levels", "expected"),
-    [(1024, 8, (1024, 512, 256, 128, 64, 32, 16, 8)), (1000, 3, (1000, 500, 250)), (9, 3, (12, 6, 3)), (1, 1, (1,))],
-)
-def test_halving_blocks(context, levels, expected):
-    assert halving_blocks(context, levels) == expected
-
-
-def test_parse_ranks():
-    assert parse_ranks("32|8|6|4|4|4|4|2") == PAPER
-    assert parse_ranks(" 16 | 0 ") == (16, 0)
 
 
 Q, K = random_tensors([(9, 4)] * 2)

@@ -181,14 +181,6 @@ def test_minus_infinity_is_a_reset():
 
 
 @each_structure
-def test_mamba_keeps_the_transition_and_simplifies_the_input(structure):
-    dt, A, B = rates(structure)
-    A_bar, B_bar = discretise_mamba(dt, A, B)
-    assert_close(A_bar, discretise_zero_order_hold(dt, A, B)[0])
-    assert_close(B_bar, dt[:, None] * B)
-
-
-@each_structure
 @pytest.mark.parametrize("leading", [(2,), (2, 4)])
 def test_discretisation_of_a_batch(structure, leading):
     dt, A, B = rates(structure, 3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from cells import cells
 from counting import counted
-from oracles_mixing import decays, matrix, pairs
+from oracles_mixing import decays, matrix, pairs, walk_of_slots
 
 from smalearn.contractions import contract, orders
 from smalearn.course.timing import saved_bytes
@@ -340,7 +340,7 @@ def test_vector_gates_in_chunks_of_any_length(strength):
 def test_slots_are_two_linear_attentions(length, reset):
     (Q, K, V), log_a, slots = qkv(length), gates(length, 5), 5
     log_a[length // 2, 1] = reset
-    expected, weights, keys, values = oracles.gated_slots(Q, K, V, log_a)
+    expected, weights, keys, values = walk_of_slots(Q, K, V, log_a)
     Y, state = gated_slot_attention(Q, K, V, log_a)
     assert_close(Y, expected)
     assert_close(state[0], keys)
@@ -371,7 +371,7 @@ def test_the_bibliography_names_the_right_authors():
     for function, work in ((linear_attention_chunked, "2202.10447"), (gated_slot_attention, "2409.07146")):
         assert f"{RECORDS[work][0]} et al. {'20' + work[:2]}" in inspect.getdoc(function).partition("Source:")[2]
     assert_close(linear_attention_chunked(Q, K, V, chunk_len=3)[0], causal_loop(Q, K, V))
-    assert_close(gated_slot_attention(Q, K, V, gates(T, 4))[0], oracles.gated_slots(Q, K, V, gates(T, 4))[0])
+    assert_close(gated_slot_attention(Q, K, V, gates(T, 4))[0], walk_of_slots(Q, K, V, gates(T, 4))[0])
 
 
 @pytest.mark.claim("004:eq-sma-lin", "smalearn.sma.sma_linear")

@@ -225,6 +225,7 @@ def test_allocations_have_rules():
     assert halving_blocks(1024, len(ranks)) == tuple(1024 // 2**level for level in range(8))
     assert halving_blocks(100, 3) == (100, 50, 25)
     assert halving_blocks(97, 3) == (100, 50, 25)
+    assert (halving_blocks(9, 3), halving_blocks(1, 1), parse_ranks(" 16 | 0 ")) == ((12, 6, 3), (1,), (16, 0))
     Q, V = normal((6, 4), (6, 2))
     for wrong, error, message in (
         (lambda: parse_ranks("32|-8"), ValueError, "expected integers ≥ 0"),
