@@ -1,4 +1,6 @@
-"""What torch really computes, counted as it is called."""
+"""What torch really computes, counted as it is called; what a program of tiles reads and writes."""
+
+import collections
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -58,3 +60,19 @@ def slope(cost, *sizes):
     """Exponent of a cost in a size, by least squares between the logarithms."""
     x, y = (torch.tensor(values, dtype=torch.float64).log() for values in (sizes, [cost(size) for size in sizes]))
     return (((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()).item()
+
+
+def moved(events):
+    """Bytes that programs load and store, by the operand."""
+    found = collections.Counter()
+    for event in events:
+        found[event.operand] += event.bytes
+    return found
+
+
+def written(events):
+    """How many times each entry is stored, by the operand and the entry's offset."""
+    stores = (event for event in events if event.kind == "store")
+    return collections.Counter(
+        (event.operand, offset) for event in stores for offset in event.offsets.ravel() if offset >= 0
+    )

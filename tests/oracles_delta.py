@@ -2,6 +2,7 @@
 
 import torch
 from comparing import all_close
+from oracles_linear_attention import each_head
 from oracles_ssd import decays, gradients
 
 from smalearn.testing import random_tensors, relative_rms
@@ -17,17 +18,12 @@ def delta_rule(Q, K, V, beta, log_a=None, state=None):
     state = V.new_zeros(V.shape[-1], K.shape[-1]) if state is None else state
     operands = K, V, beta[..., None], log_a, state
     written = torch.broadcast_shapes(*(x.shape[:-2] for x in operands))
-    Y, _ = _heads(torch.broadcast_shapes(written, Q.shape[:-2]), Q, *operands)
-    return Y, _heads(written, K, *operands)[1]  # no matter what is read: queries may have more heads
-
-
-def _heads(leading, Q, K, V, beta, log_a, state):
-    if 0 in (*leading, V.shape[-2]):
-        return V.expand(*leading, *V.shape[-2:]), state.expand(*leading, *state.shape[-2:])
-    operands = Q, K, V, beta, log_a, state
-    flat = (x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in operands)
-    Y, S = map(torch.stack, zip(*(_one_head(*head) for head in zip(*flat, strict=True)), strict=True))
-    return Y.reshape(*leading, *V.shape[-2:]), S.reshape(*leading, *state.shape[-2:])
+    read = torch.broadcast_shapes(written, Q.shape[:-2])
+    # The state is that of what is written, whatever is read: queries may have more heads.
+    (Y, _), (_, state) = (
+        each_head(_one_head, leading, *((x, 2) for x in (q, *operands))) for leading, q in ((read, Q), (written, K))
+    )
+    return Y, state
 
 
 def _one_head(Q, K, V, beta, log_a, S):

@@ -4,8 +4,9 @@ Nothing here uses the package but its random numbers: plain loops over tokens, i
 differentiable by autograd.
 """
 
+import math
+
 import torch
-import torch.nn.functional as F
 
 from smalearn.testing import random_tensors
 
@@ -18,19 +19,19 @@ def linear_attention(Q, K, V, log_a=None, state=None):
     operands = [(K, 2), (V, 2), (log_a, gate_axes), (state, 2)]
     written = torch.broadcast_shapes(*(x.shape[: x.ndim - axes] for x, axes in operands))
     read = torch.broadcast_shapes(written, Q.shape[:-2])
-    Y, _ = _heads(read, (Q, 2), *operands)
-    _, state = _heads(written, (K, 2), *operands)  # no matter what is read: queries may have more heads
+    Y, _ = each_head(_one_head, read, (Q, 2), *operands)
+    _, state = each_head(_one_head, written, (K, 2), *operands)  # whatever is read: queries may have more heads
     return Y, state
 
 
-def _heads(leading, *operands):
-    """Every operand is given with the number of its axes behind the leading ones."""
-    Q, K, V, log_a, state = (x.expand(*leading, *x.shape[x.ndim - axes :]) for x, axes in operands)
+def each_head(one_head, leading, *operands):
+    """(Y, state) of Q, K, V, others, and a state; each comes with the number of its axes behind the leading ones."""
+    expanded = [x.expand(*leading, *x.shape[x.ndim - axes :]) for x, axes in operands]
     if 0 in leading:
-        return V, state
-    flat = (x.reshape(-1, *x.shape[len(leading) :]) for x in (Q, K, V, log_a, state))
-    Y, S = map(torch.stack, zip(*(_one_head(*head) for head in zip(*flat, strict=True)), strict=True))
-    return Y.reshape(V.shape), S.reshape(state.shape)
+        return expanded[2], expanded[-1]
+    flat = (x.reshape(math.prod(leading), *x.shape[len(leading) :]) for x in expanded)
+    Y, S = map(torch.stack, zip(*(one_head(*head) for head in zip(*flat, strict=True)), strict=True))
+    return Y.reshape(expanded[2].shape), S.reshape(expanded[-1].shape)
 
 
 def _one_head(Q, K, V, log_a, S):
@@ -161,23 +162,6 @@ def mamba(C, B, X, z, a):
             y[p] = h[p] @ C[t]
         Y.append(y)
     return torch.stack(Y)
-
-
-def gated_slots(Q, K, V, log_a, keys=None, values=None):
-    """Gated slot attention with its two memories (M, N) and (M, P); also the weights of the slots."""
-    slots = log_a.shape[1]
-    keys = torch.zeros(slots, K.shape[1], dtype=V.dtype) if keys is None else keys
-    values = torch.zeros(slots, V.shape[1], dtype=V.dtype) if values is None else values
-    Y, weights = [], []
-    for t in range(len(Q)):
-        for m in range(slots):
-            alpha = torch.exp(log_a[t, m])
-            keys, values = keys.clone(), values.clone()
-            keys[m] = alpha * keys[m] + (1 - alpha) * K[t]
-            values[m] = alpha * values[m] + (1 - alpha) * V[t]
-        weights.append(F.softmax(keys @ Q[t], 0))
-        Y.append(weights[-1] @ values)
-    return torch.stack(Y), torch.stack(weights), keys, values
 
 
 # Random inputs of every model: (its recurrence, [(shape for a length, map from random numbers)] of the inputs, rows of

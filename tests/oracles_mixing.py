@@ -34,8 +34,8 @@ def causal_softmax(Q, K, V):
     return attention(Q, K, V, lambda score, t, s: score.exp() * (s <= t))
 
 
-def windowed(window):
-    return lambda Q, K, V: attention(Q, K, V, lambda score, t, s: score.exp() * (0 <= t - s <= window))
+def windowed(window, ahead=0):
+    return lambda Q, K, V: attention(Q, K, V, lambda score, t, s: score.exp() * (-ahead <= t - s <= window))
 
 
 def window_of_scores(window):
@@ -49,8 +49,13 @@ def elu_plus_one(Q, K, V):
     return attention(Q, K, V, lambda score, t, s: score * (s <= t))
 
 
+def under(L, Q, K, V):
+    """Structured masked attention, Y_t = Σ_s L[t, s] (Q_t · K_s) V_s, which no sum divides."""
+    return pairs(Q, K, lambda score, t, s: score * L[t, s]) @ V
+
+
 def masked(Q, K, V, log_a):
-    """Structured masked attention with the decays multiplied out, which no sum divides."""
+    """The same with the decays multiplied out."""
     return pairs(Q, K, lambda score, t, s: score * product(log_a, t, s)) @ V
 
 
@@ -137,16 +142,22 @@ def decays(a):
 
 def scan(x, log_a):
     """H_t = a_t H_{t-1} + x_t."""
-    return masked(torch.ones_like(x[..., :1]), torch.ones_like(x[..., :1]), x, log_a)
+    one = torch.ones_like(x[..., :1])
+    return ssm(x, log_a.exp(), one, one)[0]
 
 
 def slots(Q, K, V, log_a):
     """Gated slot attention: two memories of as many rows as log_a has columns, read by a softmax over them."""
-    keys, values, outputs = 0, 0, []
+    return walk_of_slots(Q, K, V, log_a)[0]
+
+
+def walk_of_slots(Q, K, V, log_a):
+    """Y, and of the slots the weights (T, M), and the keys and values after the last token."""
+    keys, values, weights, outputs = 0, 0, [], []
     for t in range(Q.shape[-2]):
         a = log_a[..., t, :, None].exp()
         keys = a * keys + (1 - a) * K[..., t, None, :]
         values = a * values + (1 - a) * V[..., t, None, :]
-        weights = (keys * Q[..., t, None, :]).sum(-1).softmax(-1)
-        outputs.append((weights[..., None] * values).sum(-2))
-    return torch.stack(outputs, -2) if outputs else V
+        weights.append((keys * Q[..., t, None, :]).sum(-1).softmax(-1))
+        outputs.append((weights[-1][..., None] * values).sum(-2))
+    return (torch.stack(outputs, -2), torch.stack(weights, -2), keys, values) if outputs else (V, 0, 0, 0)

@@ -42,3 +42,14 @@ def dense(Q, K, V, ranks, block_lens, causal=True, bias=None):
     S = S if bias is None else S + bias
     future = torch.ones(S.shape[-2:], dtype=torch.bool).triu(1)
     return (S.masked_fill(future, -math.inf) if causal else S).softmax(-1) @ V
+
+
+def windowed(Q, K, V, window, causal=False, since=0):
+    """Every score, -∞ where the window does not reach, and for keys before `since`, a number of each query."""
+    i = torch.arange(K.shape[-2])
+    seen = (i[:, None] - i).abs() <= window
+    if causal:
+        seen &= i[:, None] >= i
+    seen = seen[K.shape[-2] - Q.shape[-2] :] & (i >= torch.as_tensor(since)[..., None])
+    scores = (Q @ K.mT).masked_fill(~seen, -math.inf)
+    return scores.softmax(-1) @ V

@@ -31,6 +31,13 @@ def rms(u, weight):
     return weight * u / (u.square().mean() + 1e-5).sqrt()
 
 
+def gated(block, y, z):
+    """Through the gate and a norm for each group of channels to the output."""
+    u = y * functional.silu(z)
+    parts = [rms(*part) for part in zip(u.chunk(block.groups), block.norm.weight.chunk(block.groups), strict=True)]
+    return block.out_proj.weight @ torch.cat(parts)
+
+
 def mamba2_loop(block, x):
     rows = [block.in_proj.weight @ token for token in x]
     heads, N, P = len(block.D), block.state, block.head_dim
@@ -47,9 +54,7 @@ def mamba2_loop(block, x):
             dt = dt.clamp(*block.dt_limits)
             H[head] = torch.exp(-torch.exp(block.A_log[head]) * dt) * H[head] + dt * torch.outer(X, B)
             y.append(H[head] @ C + block.D[head] * X)
-        u = torch.cat(y) * functional.silu(row[:inner])
-        parts = [rms(*part) for part in zip(u.chunk(block.groups), block.norm.weight.chunk(block.groups), strict=True)]
-        outputs.append(block.out_proj.weight @ torch.cat(parts))
+        outputs.append(gated(block, torch.cat(y), row[:inner]))
     return torch.stack(outputs)
 
 
@@ -73,9 +78,7 @@ def log_linear_loop(block, x):
                 decay = torch.exp(-torch.exp(block.A_log[head]) * sum(dt[s + 1 : t + 1]))
                 Y = Y + torch.log1p(torch.exp(scale)) * decay * (C[t] @ B[s]) * dt[s] * X[s]
             y.append(Y)
-        u = torch.cat(y) * functional.silu(row[:inner])
-        parts = [rms(*part) for part in zip(u.chunk(block.groups), block.norm.weight.chunk(block.groups), strict=True)]
-        outputs.append(block.out_proj.weight @ torch.cat(parts))
+        outputs.append(gated(block, torch.cat(y), row[:inner]))
     return torch.stack(outputs)
 
 
@@ -270,3 +273,15 @@ def sequence(mixer, *leading, length=17):
     """Tokens (..., T, D) for a mixer, in its dtype."""
     weight = next(mixer.parameters())
     return random_tensors([(*leading, length, mixer.dim)], seed=1, dtype=weight.dtype)[0]
+
+
+def read_on(model, x, *ends):
+    """The outputs of a mixer or a model for a batch of texts, read up to these places, then one token at a time."""
+    cache, rows, start = model.start(len(x)), [], 0
+    for end in ends:
+        y, cache = model.prefill(x[:, start:end], cache)
+        rows, start = [*rows, y], end
+    for token in x[:, start:].unbind(1):
+        y, cache = model.step(token, cache)
+        rows.append(y[:, None])
+    return torch.cat(rows, 1)

@@ -5,10 +5,9 @@ from itertools import combinations
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from test_contractions import MASKED, SIZES, drawn, networks, split
 
-from smalearn.contractions import Order, Orders, Step, contract, orders
+from smalearn.contractions import Order, Orders, contract, orders
 
 
 def sequences(spec, sizes):
@@ -58,28 +57,6 @@ def test_costs_agree_with_recursion_over_all_sequences(network):
     assert [(order.macs, order.name) for order in paths] == sorted((order.macs, order.name) for order in paths)
 
 
-@given(*[st.integers(1, 300)] * 4)
-def test_the_two_modes_in_formulas(T, S, N, P):
-    paths = orders(MASKED, {"T": T, "S": S, "N": N, "P": P}, names="QKVL", structured="L")
-    quadratic, linear = paths.named("((QK)L)V"), paths.named("((KV)L)Q")
-    assert quadratic.steps == (
-        Step("TN, SN -> TS", ("Q", "K"), "(QK)", T * S * N, 2 * T * S * N, T * S),
-        Step("TS, TS -> TS", ("(QK)", "L"), "((QK)L)", T * S, T * S, T * S),
-        Step("TS, SP -> TP", ("((QK)L)", "V"), "((QK)L)V", T * S * P, 2 * T * S * P, T * P),
-    )
-    assert (quadratic.macs, quadratic.peak_elements) == (T * S * (N + P + 1), T * S)
-    additions = max(T, S) * N * P
-    assert linear.steps == (
-        Step("SN, SP -> SPN", ("K", "V"), "(KV)", S * N * P, S * N * P, S * N * P),
-        Step("SPN, TS -> TPN", ("(KV)", "L"), "((KV)L)", additions, additions, T * N * P),
-        Step("TPN, TN -> TP", ("((KV)L)", "Q"), "((KV)L)Q", T * N * P, 2 * T * N * P, T * P),
-    )
-    assert linear.peak_elements == max(S, T) * N * P
-    if T == S:
-        assert linear.macs == 3 * T * N * P
-        assert (linear.macs < quadratic.macs) == (3 * N * P < T * (N + P + 1))
-
-
 # ------------------------------------------------------------------------------------------------ structured operands
 
 
@@ -106,14 +83,6 @@ def test_the_two_modes_in_formulas(T, S, N, P):
 def test_structured_products_cost_a_pass_over_the_tensor(spec, structured, cost):
     (order,) = orders(spec, {"T": 3, "S": 7, "P": 2}, names="AB", structured=structured)
     assert (order.macs, order.flops) == cost
-
-
-def test_structure_of_a_mask_pays_in_the_linear_order_alone():
-    sizes = {"T": 128, "S": 128, "N": 16, "P": 16}
-    dense, fast = (orders(MASKED, sizes, names="QKVL", structured=chosen) for chosen in ("", "L"))
-    assert fast[0].name == "((KV)L)Q"
-    assert {o.name for o in fast if o.macs != dense.named(o.name).macs} == {"((KV)L)Q"}
-    assert all(o.peak_elements == dense.named(o.name).peak_elements for o in fast)
 
 
 # ------------------------------------------------------------------------------------------------ a peer

@@ -44,11 +44,6 @@ def test_mqar_is_what_its_docstring_says(drawn):
                 assert tokens[t] == MQAR_BLANK
 
 
-def test_other_seeds_are_other_texts():
-    texts = torch.stack([mqar(50, 32, 8, 64, seed)[0] for seed in range(4)]).flatten(0, 1)
-    assert len(texts.unique(dim=0)) == 200
-
-
 def test_keys_values_and_their_pairing_are_uniform():
     inputs, _ = mqar(4000, 8, 2, 12, seed=3)
     keys, values = inputs[:, 0:4:2].flatten(), inputs[:, 1:4:2].flatten()

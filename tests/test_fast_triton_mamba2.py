@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from comparing import all_close
+from counting import moved, written
 from triton_marks import needs_gpu, needs_triton
 
 from smalearn import ShapeError
@@ -222,14 +223,12 @@ def test_without_gradients_only_arguments_and_outputs_move(launched):
     tensors = operands(32, groups=1, leading=(), dtype=torch.float32)
     with torch.no_grad(), tile.recording() as events:
         mamba2_ssd(**tensors, dt_softplus=True)
-    moved = dict.fromkeys((event.operand for event in events), 0)
-    for event in events:
-        moved[event.operand] += event.bytes
+    bytes = moved(events)
     sizes = {name: x.nbytes for name, x in tensors.items()}
-    assert (moved["x"], moved["y"]) == (sizes["x"], sizes["x"])
+    assert (bytes["x"], bytes["y"]) == (sizes["x"], sizes["x"])
     chunks = 2 * 4 * 4 * 2  # chunks, heads, bytes, of bias and D
-    assert moved["layer"] == sizes["dt"] + sizes["z"] + chunks
-    assert moved["log_a"] == sizes["dt"]  # A, which the program sees once for every token
+    assert bytes["layer"] == sizes["dt"] + sizes["z"] + chunks
+    assert bytes["log_a"] == sizes["dt"]  # A, which the program sees once for every token
 
 
 def test_leading_axes_in_one_launch(launched):
@@ -323,16 +322,13 @@ def test_every_gradient_is_written_by_one_program_once(launched):
     tensors = operands(40, sequences=(3,), leading=(), dtype=torch.float32)
     with tile.recording() as events:
         results(ours, tensors, softplus=True, cu_seqlens=[0, 17, 17, 40])
-    written = Counter()
-    for event in events:
-        if event.kind == "store" and event.operand.startswith("d"):
-            written.update((event.operand, offset) for offset in event.offsets.ravel() if offset >= 0)
-    assert set(written.values()) == {1}
+    stored = written(event for event in events if event.operand.startswith("d"))
+    assert set(stored.values()) == {1}
     sizes = {name: x.numel() for name, x in tensors.items()}
     steps, states = sizes["dt"], 4 * 4 * 5 * 3  # four chunks; the number of a fifth stays free
     truth = {"dx": sizes["x"], "db": sizes["B"], "dc": sizes["C"], "dinitial": sizes["initial_state"]}
     truth |= {"dstates": states, "dlog_a": steps, "ddt": steps, "dskip": steps}
-    assert Counter(operand for operand, _ in written) == truth
+    assert Counter(operand for operand, _ in stored) == truth
 
 
 @needs_gpu

@@ -5,7 +5,6 @@ import torch
 from oracles_ssd import INF, expected, inputs
 from triton_marks import needs_gpu, needs_triton
 
-from smalearn.fast.cpu import ssd_cpu
 from smalearn.fast.triton import launch, ssd_step_triton_, step
 from smalearn.testing import assert_close
 
@@ -22,11 +21,11 @@ def one_token(leading=(2, 4), shared=None, dtype=torch.float32, state=20, head_d
     return X[..., 0, :], log_a[..., 0].float(), B[..., 0, :], C[..., 0, :], H.float()
 
 
-def check(form, operands, tolerance=1e-6):
+def check(form, operands, tolerance=1e-6, device="cpu"):
     x, log_a, B, C, state = operands
     Y, H = expected(x[..., None, :], log_a[..., None], B[..., None, :], C[..., None, :], state)
-    state = state.clone()
-    y = form(x, log_a, B, C, state)
+    *token, state = (z.to(device, copy=True) for z in operands)
+    y, state = form(*token, state).cpu(), state.cpu()
     assert y.dtype == x.dtype
     assert_close(y, Y[..., 0, :], tolerance)
     assert_close(state, H, 1e-6)
@@ -67,12 +66,7 @@ def test_sizes(state, head_dim):
 @pytest.mark.parametrize(("state", "head_dim"), [(1, 1), (128, 64), (256, 256)])
 def test_on_a_gpu(state, head_dim, dtype):
     operands = one_token((2, 2, 3), (2, 1, 3), dtype, state, head_dim)
-    y = ssd_step_triton_(*(x.cuda() for x in operands)).cpu()
-    assert_close(y, expected_output(*operands), 1e-6 if dtype == torch.float32 else torch.finfo(dtype).eps / 2)
-
-
-def expected_output(x, log_a, B, C, state):
-    return expected(x[..., None, :], log_a[..., None], B[..., None, :], C[..., None, :], state)[0][..., 0, :]
+    check(ssd_step_triton_, operands, 1e-6 if dtype == torch.float32 else torch.finfo(dtype).eps / 2, "cuda")
 
 
 @pytest.mark.parametrize("decay", [0.0, -1e4, -INF])
@@ -88,13 +82,3 @@ def test_a_state_in_half_precision_stays_so():
     on_tiles(x, log_a, B, C, truth)
     on_tiles(x, log_a, B, C, state)
     assert torch.equal(state, truth.half())
-
-
-def test_step_after_step_is_the_sequence():
-    X, log_a, B, C, H = inputs(30, "resets", (2, 3), (2, 1), torch.float32)
-    Y, last = ssd_cpu(X, log_a, B, C, H)
-    state = H.clone()
-    steps = zip(*(x.unbind(-2) for x in (X, B, C)), log_a.unbind(-1), strict=True)
-    results = torch.stack([on_tiles(x, a, b, c, state) for x, b, c, a in steps], -2)
-    assert_close(results, Y, 1e-6)
-    assert_close(state, last, 1e-6)

@@ -1,5 +1,4 @@
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -116,11 +115,6 @@ def test_cosformer_decodes_with_an_offset_and_a_fixed_horizon():
         CosFormer(INPUTS, horizon=8, offset=2).key(K)
 
 
-@pytest.mark.parametrize(("inputs", "degree"), [(1, 0), (1, 5), (3, 2), (3, 8), (16, 3)])
-def test_a_power_series_has_binomial_many_features(inputs, degree):
-    assert PowerSeries.exp(inputs, degree).features == math.comb(inputs + degree, degree)
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -152,18 +146,6 @@ def test_directions_are_seeded_and_standard_normal(draw):
     norms = many.square().sum(-1)  # chi-squared with 4 degrees of freedom
     assert abs(norms.mean() - 4) < 4 * math.sqrt(8 / 40_000)
     assert abs(norms.var() - 8) < 4 * math.sqrt(384 / 40_000)
-
-
-@pytest.mark.parametrize("count", [3, 8, 11])
-def test_directions_are_orthogonal_within_a_block(count):
-    W = orthogonal_directions(count, 4, 0, torch.float64)
-    unit = W / W.norm(dim=-1, keepdim=True)
-    gram = unit @ unit.mT
-    block = torch.arange(count) // 4
-    within = block[:, None] == block
-    assert_close(gram[within], torch.eye(count, dtype=torch.float64)[within])
-    if count > 4:
-        assert (gram[~within].abs() > 1e-3).all()
 
 
 # ------------------------------------------------------------------------------------------------ random features
@@ -261,19 +243,6 @@ def test_segment_means(length, segments):
     assert torch.autograd.gradcheck(lambda x: segment_means(x, segments), x.requires_grad_())
 
 
-def test_linear_randomized_is_unbiased_for_exp():
-    Q, K = (0.7 * x for x in random_tensors([(8, 4), (12, 4)]))
-    draws = gaussian_directions(20_000 * 4, 4, 0, torch.float64).reshape(20_000, 4, 4)
-    phi = LinearRandomized(draws).fit(Q, K)
-    # Undo what the fit took out of each query and draw.
-    exponents = phi._query_exponent(Q) + phi.shift
-    estimate = kernel(phi, Q, K) * exponents.amax(-1, keepdim=True).exp()
-    standard_error = estimate.std(0) / math.sqrt(20_000)
-    again = LinearRandomized(draws[0]).fit(Q, K).fit(Q, 2 * K)  # starts from the same draws
-    assert_close(kernel(again, Q, K), kernel(LinearRandomized(draws[0]).fit(Q, 2 * K), Q, K))
-    assert ((estimate.mean(0) - (Q @ K.mT).exp()).abs() < 4.5 * standard_error).all()  # 96 comparisons
-
-
 def test_gradients_flow_through_the_proposals():
     Q, K, W = random_tensors([(5, INPUTS), (6, INPUTS), (3, INPUTS)], grad=True)
 
@@ -282,21 +251,6 @@ def test_gradients_flow_through_the_proposals():
         return M / M.sum(-1, keepdim=True)
 
     assert torch.autograd.gradcheck(weights, (Q, K, W))
-
-
-def test_means_of_both_sequences_guide_the_draws():
-    """Two clusters that independent directions rarely meet."""
-    centres = torch.tensor([[3.0, 0.0], [-3.0, 0.0]], dtype=torch.float64).repeat_interleave(16, 0)
-    noise = random_tensors([(32, 2), (32, 2)])
-    Q, K = (centres + 0.3 * x for x in noise)
-    target = (Q @ K.mT).softmax(-1)
-    errors = {build: [] for build in (PositiveRandom, LinearRandomized)}
-    for seed in range(20):
-        for build, samples in errors.items():
-            M = kernel(build(gaussian_directions(8, 2, seed, torch.float64)).fit(Q, K), Q, K)
-            samples.append((M / M.sum(-1, keepdim=True) - target).norm().item())
-    medians = [torch.tensor(samples).median().item() for samples in errors.values()]
-    assert all(later < earlier / 2 for earlier, later in pairwise(medians))
 
 
 def test_the_error_of_positive_features_follows_the_norms_and_not_their_number_of_entries():

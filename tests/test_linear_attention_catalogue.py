@@ -20,7 +20,6 @@ from smalearn.linear_attention import (
 from smalearn.testing import assert_close, random_tensors
 
 M = 5
-EXTRA_AXES = {"scalar": -1, "key": 0, "full": 1}
 
 
 def test_every_model_has_a_case():
@@ -54,14 +53,10 @@ def test_no_tokens(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_gate_is_what_the_table_says(name):
-    model, operands = MODELS[name], inputs(name, 7)
-    gates = model.gates(*operands)
-    if model.gate == "none":
-        assert gates.log_a is None
-    else:
-        assert gates.log_a.ndim - gates.K.ndim == EXTRA_AXES[model.gate]
-        assert (gates.log_a <= 0).all()
+def test_a_model_says_its_gate_and_its_source(name):
+    model = MODELS[name]
+    log_a = model.gates(*inputs(name, 7)).log_a
+    assert log_a is None or (log_a <= 0).all()
     assert model.name == name
     assert model.formula.startswith("G_t = ")
     assert model.source
@@ -166,7 +161,6 @@ def test_gated_slots_in_two_parts_and_for_every_head():
     second, state = gated_slot_attention(*(x[..., 4:, :] for x in operands), state)
     assert_close(torch.cat([first, second], -2), whole)
     all_close(state, last)
-    assert_close(whole[1, 2], oracles.gated_slots(*(x[1, 2] for x in operands))[0])
     assert [x.shape for x in last] == [(2, 3, M, N), (2, 3, P, M)]
     nothing, state = gated_slot_attention(*(x[..., :0, :] for x in operands), last)
     assert nothing.shape == (2, 3, 0, P)

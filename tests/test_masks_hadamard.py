@@ -164,11 +164,6 @@ def test_rotary_decay_has_a_gamma_for_each_head():
     assert_close(L.dense(torch.complex128)[1, 2, 4, 1], z * z * z, tolerance=1e-7)
 
 
-def test_a_decay_is_at_most_one():
-    with pytest.raises(ValueError, match=r"rotary_decay_mask: gamma must be in \[0, 1\], got 1\.5"):
-        rotary_decay_mask(3, 1.5, 0.1)
-
-
 def test_numbers_are_angles_and_decays_in_double_precision():
     exact = torch.tensor(0.9, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64)
     assert_close(

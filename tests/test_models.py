@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from comparing import all_close
-from registry_models import ATTENTION, MIXERS, RECURRENT, build, loop, sequence
+from comparing import same_function
+from registry_models import ATTENTION, MIXERS, RECURRENT, build, loop, read_on, sequence
 
 from smalearn import ShapeError
 from smalearn.models import (
@@ -42,10 +42,7 @@ def test_a_mixer_is_the_loop(name, length):
 def test_gradients_are_those_of_the_loop(name):
     mixer = build(name)
     x = sequence(mixer, length=9).requires_grad_()
-    (weights,) = random_tensors([x.shape], seed=2)
-    inputs = [x, *mixer.parameters()]
-    expected = torch.autograd.grad((loop(mixer, x) * weights).sum(), inputs)
-    all_close(torch.autograd.grad((mixer(x) * weights).sum(), inputs), expected)
+    same_function(mixer(x), loop(mixer, x), [x, *mixer.parameters()])
 
 
 @pytest.mark.claim("004:fig-mamba2-block", "smalearn.models.mamba2.Mamba2.step")
@@ -67,22 +64,18 @@ def test_decoding_is_training(name, leading, dtype):
 def test_a_prompt_in_two_parts(name, split):
     mixer = build(name)
     x = sequence(mixer, 2)
-    first, cache = mixer.prefill(x[:, :split], mixer.start(2))
-    second, _ = mixer.prefill(x[:, split:], cache)
-    assert_close(torch.cat([first, second], -2), mixer(x))
+    assert_close(read_on(mixer, x, split, 17), mixer(x))
 
 
 @each_mixer
 def test_gradients_of_decoding_are_those_of_training(name):
     mixer = build(name)
     x = sequence(mixer, length=7).requires_grad_()
-    inputs, cache, outputs = [x, *mixer.parameters()], mixer.start(), []
-    expected = torch.autograd.grad(mixer(x).square().sum(), inputs)
+    cache, outputs = mixer.start(), []
     for token in x:
         y, cache = mixer.step(token, cache)
         outputs.append(y)
-    grads = torch.autograd.grad(torch.stack(outputs).square().sum(), inputs)
-    all_close(grads, expected)
+    same_function(torch.stack(outputs), mixer(x), [x, *mixer.parameters()])
 
 
 @each_mixer
@@ -96,16 +89,6 @@ def test_a_cache_can_be_decoded_from_twice(name):
             Y = mixer(torch.cat([x[:, :8], token[:, None], x[:, 9:10]], 1))
             assert_close(y, Y[:, 8])
             assert_close(mixer.step(x[:, 9], after)[0], Y[:, 9])
-
-
-@each_mixer
-def test_the_future_is_not_seen(name):
-    mixer = build(name)
-    x = sequence(mixer)
-    changed = x.clone()
-    changed[5:] += 1
-    assert_close(mixer(changed)[:5], mixer(x)[:5])
-    assert not torch.allclose(mixer(changed)[5:], mixer(x)[5:])
 
 
 @each_kind
@@ -215,28 +198,13 @@ def model(name, positions=0, mlp=0):
 def test_a_model_decodes_as_it_trains(name, positions, mlp):
     net = model(name, positions, mlp)
     tokens = torch.randint(11, (2, 17), generator=torch.Generator().manual_seed(0))
-    logits, cache = net(tokens), net.start(2)
+    logits = net(tokens)
     assert logits.shape == (2, 17, 11)
-    for t in range(4):
-        y, cache = net.step(tokens[:, t], cache)
-        assert_close(y, logits[:, t])
-    rest, cache = net.prefill(tokens[:, 4:9], cache)
-    assert_close(rest, logits[:, 4:9])
-    for t in range(9, 17):
-        y, cache = net.step(tokens[:, t], cache)
-        assert_close(y, logits[:, t])
+    assert_close(read_on(net, tokens, 4, 9), logits)
+    rest, cache = net.prefill(tokens[:, 1:], net.step(tokens[:, 0], net.start(2))[1])
+    assert_close(rest, logits[:, 1:])
     assert cache.length == 17
     assert cache.nbytes == sum(block.nbytes for block in cache.blocks) > 0
-
-
-def test_mixers_of_several_kinds_in_one_model():
-    torch.manual_seed(0)
-    mixers = [MIXERS[name][0]() for name in ("mamba2", "softmax", "mamba1", "linear")]
-    net = SequenceModel(11, map(Block, mixers)).double()
-    tokens = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(0))
-    first, cache = net.prefill(tokens[:, :5], net.start(2))
-    second, _ = net.prefill(tokens[:, 5:], cache)
-    assert_close(torch.cat([first, second], 1), net(tokens))
 
 
 def test_a_block_is_two_residual_connections():

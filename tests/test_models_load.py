@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from registry_models import read_on
 
 from smalearn.data import trained
 from smalearn.models import Block, Mamba1, Mamba2, SequenceModel
@@ -40,17 +41,6 @@ def enlarged(model):
     return model
 
 
-def token_by_token(model, tokens):
-    """Logits of a prefill in two parts, and of 16 tokens after it."""
-    first, cache = model.prefill(tokens[:, :11], model.start(len(tokens)))
-    second, cache = model.prefill(tokens[:, 11:-16], cache)
-    rows = [first, second]
-    for token in tokens[:, -16:].unbind(1):
-        row, cache = model.step(token, cache)
-        rows.append(row[:, None])
-    return torch.cat(rows, 1)
-
-
 @pytest.fixture
 def theirs(request, tmp_path, monkeypatch):
     """A model of transformers, and the folder that it wrote."""
@@ -70,7 +60,7 @@ def test_logits_are_those_of_transformers(theirs):
         expected = theirs(TOKENS).logits
         assert expected.abs().max() > 0.5  # not a model that says nothing
         assert_close(ours(TOKENS), expected, 1e-5)
-        assert_close(token_by_token(ours, TOKENS), expected, 1e-5)
+        assert_close(read_on(ours, TOKENS, 11, 21), expected, 1e-5)
     has_multipliers = "granite" in theirs.config.model_type  # which make two weights of the tied one
     assert (ours.head.weight is ours.embedding.weight) == (theirs.config.tie_word_embeddings and not has_multipliers)
 

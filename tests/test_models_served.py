@@ -5,7 +5,7 @@ import io
 
 import pytest
 import torch
-from registry_models import MIXERS, RECURRENT, build, sequence
+from registry_models import MIXERS, RECURRENT, build, read_on, sequence
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
@@ -15,17 +15,6 @@ from smalearn import ShapeError
 from smalearn.models import Block, Hydra, Mamba2, SequenceModel, SoftmaxAttention, WindowAttention, select_rows
 from smalearn.multilevel import FullCache, KeyCache, WindowCache
 from smalearn.testing import assert_close, random_tensors, relative_rms
-
-
-def decode(mixer, x):
-    """Outputs (B, T, D) of a prompt of five tokens, and then of one after the other."""
-    y, cache = mixer.prefill(x[:, :5], mixer.start(len(x)))
-    outputs = [y]
-    for token in x[:, 5:].unbind(1):
-        y, cache = mixer.step(token, cache)
-        outputs.append(y[:, None])
-    return torch.cat(outputs, 1)
-
 
 # ---------------------------------------------------------------- what is kept
 
@@ -82,7 +71,7 @@ def delicate_parameters_stay_in_float32(name):
         mixed = copy.deepcopy(half)
         for key, parameter in mixed.named_parameters():
             parameter.data = parameter.data if key.endswith(narrow) else parameter.data.float()
-        for y in (mixed(x), decode(mixed, x)):
+        for y in (mixed(x), read_on(mixed, x, 5)):
             assert y.dtype == torch.bfloat16
             assert relative_rms(y, expected) <= 1.5 * relative_rms(half(x), expected)
         y.square().sum().backward()
@@ -156,12 +145,12 @@ def wrapped_projections_are_projections(name):
         replica(plain),
     ):
         assert_close(wrapped(x), expected)
-        assert_close(decode(wrapped, x), expected)
+        assert_close(read_on(wrapped, x, 5), expected)
     swapped = {key: parameter + 0 for key, parameter in plain.named_parameters()}
     assert_close(torch.func.functional_call(plain, swapped, (x,)), expected)
     with torch.device("meta"):
         empty = MIXERS[name][0]().double()
-    assert empty(x.to("meta")).shape == decode(empty, x.to("meta")).shape == x.shape
+    assert empty(x.to("meta")).shape == read_on(empty, x.to("meta"), 5).shape == x.shape
 
 
 def quantised_projections_are_nearly_the_same(name):
@@ -169,7 +158,7 @@ def quantised_projections_are_nearly_the_same(name):
     expected, quantised = mixer(x), each_linear(copy.deepcopy(mixer), Quantised)
     with torch.no_grad():
         assert_close(quantised(x), expected, 0.1)
-        assert_close(decode(quantised, x), quantised(x), 1e-4)
+        assert_close(read_on(quantised, x, 5), quantised(x), 1e-4)
 
 
 SERVED = [
@@ -228,7 +217,7 @@ def test_a_hook_of_the_convolution_is_called():
     """So what wraps it there, as weight normalisation of old, works; and what looks at it."""
     mixer, calls = build("mamba2"), []
     mixer.conv.register_forward_hook(lambda *_: calls.append(1))
-    decode(mixer, sequence(mixer, 2, length=7))
+    read_on(mixer, sequence(mixer, 2, length=7), 5)
     assert len(calls) == 3
 
 

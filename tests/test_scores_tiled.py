@@ -5,7 +5,7 @@ Values and gradients of equal heads are asked in `test_conformance`.
 
 import pytest
 import torch
-from comparing import all_close
+from comparing import same_function
 from counting import Counter
 from torch.autograd import grad
 
@@ -24,14 +24,6 @@ TILES = {
 }
 
 
-def gradients(y, inputs):
-    return grad((y * y.detach().cos()).sum(), inputs, retain_graph=True)
-
-
-def same_gradients(y, inputs, expected):
-    all_close(gradients(y, inputs), expected)
-
-
 @pytest.mark.parametrize(("heads", "length", "causal"), [case.values() for case in pairwise(TILES)], ids=str)
 def test_tiles_are_softmax_attention(heads, length, causal):
     """In groups of heads, and where there are more keys than queries."""
@@ -39,9 +31,7 @@ def test_tiles_are_softmax_attention(heads, length, causal):
     Q, K, V = random_tensors([(2, *shape) for shape in zip(heads, lengths, (5, 5, 4), strict=True)], grad=True)
     K_, V_ = (F.repeat_interleave(max(heads) // F.shape[1], 1) for F in (K, V))
     L = torch.ones(length, length, dtype=F64).tril() if causal else None
-    Y, expected = tiled_attention(Q, K, V, causal), softmax_attention(Q, K_, V_, L)
-    assert_close(Y, expected)
-    same_gradients(Y, (Q, K, V), gradients(expected, (Q, K, V)))
+    same_function(tiled_attention(Q, K, V, causal), softmax_attention(Q, K_, V_, L), (Q, K, V))
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -49,11 +39,8 @@ def test_tiles_are_softmax_attention(heads, length, causal):
 def test_sequences_one_by_one_are_the_same(heads, causal, monkeypatch):
     Q, K, V = random_tensors([(3, heads, 70, 5), (3, 2, 70, 5), (3, 2, 70, 4)], grad=True)
     together = tiled_attention(Q, K, V, causal)
-    expected = gradients(together, (Q, K, V))
     monkeypatch.setattr(tiled, "TOGETHER", 1)
-    Y = tiled_attention(Q, K, V, causal)
-    assert_close(Y, together)
-    same_gradients(Y, (Q, K, V), expected)
+    same_function(tiled_attention(Q, K, V, causal), together, (Q, K, V))
 
 
 def test_half_of_the_square_is_never_computed():
@@ -79,7 +66,7 @@ def test_huge_logits_and_a_masked_future_of_infinities():
     Q, K, V = random_tensors([(1, 40, 4), (1, 40, 4), (1, 40, 3)], grad=True)
     Y = tiled_attention(1e4 * Q, K, V)
     assert_close(Y, softmax_attention(1e4 * Q, K, V, torch.ones(40, 40, dtype=F64).tril()))
-    assert all(torch.isfinite(g).all() for g in gradients(Y, (Q, K, V)))
+    assert all(torch.isfinite(g).all() for g in grad(Y.square().sum(), (Q, K, V)))
     assert_close(Y[:, 0], V[:, 0])
 
 

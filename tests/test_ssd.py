@@ -1,4 +1,4 @@
-"""The step of state space duality that overwrites its state; that chunks are those of linear attention."""
+"""The step of state space duality that overwrites its state."""
 
 import pytest
 import torch
@@ -7,19 +7,10 @@ from oracles_ssd import DECAYS, expected, inputs
 from smalearn import ShapeError
 from smalearn.fast import ssd_step_
 from smalearn.fast.cpu import step
-from smalearn.linear_attention import linear_attention_chunked
-from smalearn.ssd import ssd_chunked, ssd_step
+from smalearn.ssd import ssd_step
 from smalearn.testing import assert_close, pairwise
 
 KINDS = [kind for kind in DECAYS if kind != "none"]
-
-
-def test_the_chunked_form_is_chunked_linear_attention():
-    X, log_a, B, C, H = inputs(21, "mild", (2,))
-    Y, final = ssd_chunked(X, log_a, B, C, H)
-    Y_attention, final_attention = linear_attention_chunked(C, B, X, log_a, H)
-    assert torch.equal(Y, Y_attention)
-    assert torch.equal(final, final_attention)
 
 
 SHARED = [((), ()), ((2, 4), (2, 1)), ((2, 4), (1, 4)), ((2, 4), ()), ((3,), (3,))]  # leading axes of X; of B and C
@@ -30,17 +21,12 @@ CASES = pairwise({"axes": SHARED, "cache": CACHES, "kind": KINDS})
 @pytest.mark.parametrize(("axes", "cache", "kind"), [case.values() for case in CASES])
 def test_token_by_token_is_the_recurrence(axes, cache, kind, monkeypatch):
     monkeypatch.setattr(step, "CACHE", cache)
-    X, log_a, B, C, H = inputs(9, kind, *axes)
-    Y, final = expected(X, log_a, B, C, H)
-    state, overwritten = H, H.clone()
+    X, log_a, B, C, state = inputs(9, kind, *axes)
+    Y, final = expected(X, log_a, B, C, state)
     for t in range(9):
-        token = X[..., t, :], log_a[..., t], B[..., t, :], C[..., t, :]
-        y, state = ssd_step(*token, state)
-        y_in_place = ssd_step_(*token, overwritten)
+        y = ssd_step_(X[..., t, :], log_a[..., t], B[..., t, :], C[..., t, :], state)
         assert_close(y, Y[..., t, :])
-        assert_close(y_in_place, Y[..., t, :])
     assert_close(state, final)
-    assert_close(overwritten, final)
 
 
 def test_a_step_in_half_precision_keeps_a_float32_state():

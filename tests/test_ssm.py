@@ -1,12 +1,9 @@
 import doctest
 import math
 
-import oracles_mixing as oracles
 import pytest
 import torch
 from comparing import all_close
-from hypothesis import given
-from hypothesis import strategies as st
 from registry_functions import DIAGONAL, GENERAL, SCALAR, Form
 
 from smalearn.ssm import (
@@ -19,7 +16,6 @@ from smalearn.ssm import (
     scan_by_pairs,
     scan_cost,
     ssm_recurrent,
-    ssm_scan,
     ssm_states,
 )
 from smalearn.testing import assert_close, random_tensors
@@ -33,14 +29,6 @@ def as_matrix(a, state=3):
 
 
 GENERATORS = {"scalar": SCALAR, "diagonal": DIAGONAL, "general": GENERAL}
-
-
-@given(
-    length=st.integers(1, 70), axes=st.sampled_from([*GENERATORS.values()]), kind=st.sampled_from(["mild", "resets"])
-)
-def test_scan_for_every_length(length, axes, kind):
-    operands = Form(ssm_scan, axes).operands(length, (), kind).values()
-    all_close(ssm_scan(*operands), oracles.ssm(*operands))
 
 
 @each_structure
@@ -190,14 +178,6 @@ def test_minus_infinity_is_a_reset():
     A_bar, B_bar = discretise_zero_order_hold(dt, torch.tensor([-math.inf]).double(), torch.ones(1, 2).double())
     assert torch.equal(A_bar, torch.zeros(1).double())
     assert torch.equal(B_bar, torch.zeros(1, 2).double())
-
-
-@each_structure
-def test_mamba_keeps_the_transition_and_simplifies_the_input(structure):
-    dt, A, B = rates(structure)
-    A_bar, B_bar = discretise_mamba(dt, A, B)
-    assert_close(A_bar, discretise_zero_order_hold(dt, A, B)[0])
-    assert_close(B_bar, dt[:, None] * B)
 
 
 @each_structure

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from comparing import same_function
 from registry_masks import FAMILIES, MASKS
 from registry_weights import CASES
 
@@ -58,19 +59,7 @@ def test_products_transposes_and_multiples_are_those_of_the_dense_matrix(build, 
     ]
     inputs = [x, y, factor, *parameters]
     for ours, theirs in pairs:
-        assert_close(ours, theirs)
-        (weight,) = random_tensors([ours.shape], seed=1, dtype=ours.dtype)
-        results = (
-            [
-                torch.autograd.grad((z * weight).real.sum(), inputs, allow_unused=True, retain_graph=True)
-                for z in (ours, theirs)
-            ]
-            if theirs.requires_grad
-            else [[], []]
-        )
-        for ours_gradient, theirs_gradient in zip(*results, strict=True):
-            if theirs_gradient is not None and theirs_gradient.any():
-                assert_close(ours_gradient, theirs_gradient, 1e-11)
+        same_function(ours, theirs, inputs, 1e-11)
 
 
 @EACH

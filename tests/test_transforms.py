@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 from inspect import signature
 
+import comparing
 import pytest
 import torch
 import torch._dynamo.testing
@@ -18,7 +19,6 @@ from torch.autograd.functional import jacobian
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from smalearn.models import Hydra
-from smalearn.testing import assert_close
 
 MODULES = {f"models.{name}": lambda name=name: build(name) for name in MIXERS} | {
     f"weights.{case.name}": lambda case=case: case.random(0, torch.float64)
@@ -27,6 +27,7 @@ MODULES = {f"models.{name}": lambda name=name: build(name) for name in MIXERS} |
 MODULES["models.hydra"] = lambda: Hydra(12, state=3, head_dim=4)  # not causal, so none of the mixers above
 NAMES = [*FUNCTIONS, *MODULES]
 FIRST = list({name.partition(".")[0]: name for name in reversed(NAMES)}.values())
+all_close = partial(comparing.all_close, tolerance=1e-10)
 REFUSED = {"hessian": ("models.softmax", "_scaled_dot_product_flash_attention_for_cpu_backward is not implemented")}
 
 
@@ -73,11 +74,6 @@ def loss(function):
 def gradients(function, tensors):
     tensors = [x.detach().requires_grad_() for x in tensors]
     return torch.autograd.grad(loss(function)(*tensors), tensors)
-
-
-def all_close(results, expected, tolerance=1e-10):
-    for actual, truth in zip(results, expected, strict=True):
-        assert_close(actual, truth, tolerance)
 
 
 def compiled(name, backend, length=T):
@@ -164,7 +160,7 @@ def test_export_of_a_length_that_varies(name):
             torch.export.export(module, (x,), dynamic_shapes=varying)
         return
     exported = torch.export.export(module, (x,), dynamic_shapes=varying).module()
-    all_close(several(exported(longer)), several(module(longer)), 1e-6)
+    all_close(several(exported(longer)), several(module(longer)), tolerance=1e-6)
 
 
 @batched
@@ -272,8 +268,8 @@ def test_autocast(name):
     function, tensors = case(name, torch.float32)
     expected, truth = function(*tensors), gradients(function, tensors)
     with torch.autocast("cpu", torch.bfloat16):
-        all_close(function(*tensors), expected, 0.04)
-        all_close(gradients(function, tensors), truth, 0.1)
+        all_close(function(*tensors), expected, tolerance=0.04)
+        all_close(gradients(function, tensors), truth, tolerance=0.1)
 
 
 RESUMED = [name for name, form in FUNCTIONS.items() if "initial_state" in signature(form.function).parameters]
@@ -331,4 +327,6 @@ def test_forward_mode_of_readable_forms():
         _, tangents = torch.func.jvp(function, tuple(tensors), tuple(tensors))
         step = 1e-6
         nearby = function(*(x + step * x for x in tensors)), function(*(x - step * x for x in tensors))
-        all_close(tangents, [(after - before) / (2 * step) for after, before in zip(*nearby, strict=True)], 1e-7)
+        all_close(
+            tangents, [(after - before) / (2 * step) for after, before in zip(*nearby, strict=True)], tolerance=1e-7
+        )

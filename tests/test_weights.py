@@ -7,7 +7,7 @@ import pytest
 import torch
 from comparing import all_close
 from covering import with_each
-from registry_weights import CASES
+from registry_weights import CASES, factors
 
 from smalearn import ShapeError, weights
 from smalearn.testing import assert_close, random_tensors
@@ -19,10 +19,6 @@ every_case = pytest.mark.parametrize("case", CASES, ids=repr)
 def every_family_with(name, values):
     """Every case, and every value of another parameter for every family."""
     return pytest.mark.parametrize(("case", name), with_each(values, CASES, lambda case: case.family), ids=repr)
-
-
-def factors(weight):
-    return [x.detach() for x in weight.parameters()]
 
 
 def drawn(case):

@@ -39,11 +39,6 @@ def tail(slices, rank):
     return torch.linalg.svdvals(slices)[..., rank:].norm()
 
 
-def slices_of(M, a, b, c, d):
-    """The a × d slices of a block tensor train, in a plain loop: (b, c, a, d)."""
-    return torch.stack([torch.stack([M[j::b, k * d : (k + 1) * d] for k in range(c)]) for j in range(b)])
-
-
 def fourier(n):
     number = torch.arange(n, dtype=F64)
     return torch.exp(-2j * math.pi * number[:, None] * number / n)
@@ -54,14 +49,6 @@ def left_over(M, weight):
 
 
 # The nearest of a family
-
-
-@pytest.mark.parametrize(("m", "n", "rank"), [(1, 1, 1), (5, 7, 2), (13, 4, 3), (6, 6, 9)])
-def test_low_rank_from_dense(m, n, rank):
-    M = normal(m, n)
-    weight = LowRank.from_dense(M, rank)
-    assert weight.rank == rank
-    assert_close(left_over(M, weight) + 1, tail(M, rank) + 1)
 
 
 @pytest.mark.parametrize(("m", "n", "blocks", "rank"), [(1, 1, 1, 1), (6, 9, 3, 1), (6, 9, 3, 5), (7, 7, 7, 1)])
@@ -162,16 +149,6 @@ def test_the_factors_of_a_butterfly_have_two_entries_a_row_at_their_distance():
         assert torch.equal(pattern, (number[:, None] ^ number) & ~(1 << i) == 0)
 
 
-def test_a_level_lives_in_its_blocks():
-    weight = MultiLevelLowRank.random((8, 12), (1, 2), (2, ([1, 7], [5, 7])), 0, F64)
-    rows, columns = torch.arange(8), torch.arange(12)
-    equal = (rows // 4)[:, None] == columns // 6
-    unequal = (rows >= 1)[:, None] == (columns >= 5)
-    assert torch.equal(weight.level(0) != 0, equal)
-    assert torch.equal(weight.level(1) != 0, unequal)
-    assert_close(weight.level(0) + weight.level(1), weight.dense())
-
-
 def test_levels_that_nest_share_a_pass():
     weight = MultiLevelLowRank.random((256, 256), (8, 4, 2, 1, 1), (1, 2, 4, 8, 64), 0, F64)
     assert weight._groups() == [[0, 1, 2, 3], [4]]
@@ -223,25 +200,6 @@ def test_conversions_are_exact(case):
 def test_conversions_want_a_weight_of_the_package():
     with pytest.raises(TypeError, match="as_mlbtc: Linear is not a special case of MultiLevelBlockTensorContraction"):
         as_mlbtc(torch.nn.Linear(2, 2))
-
-
-@every_case
-def test_special_cases_have_trains_of_rank_one(case):
-    weight = case.random(3, F64)
-    if isinstance(weight, (Monarch, BlockDiagonal, Kronecker, Butterfly)):
-        train = as_btt(weight)
-        assert train.rank == 1
-        assert (torch.linalg.matrix_rank(slices_of(weight.dense().detach(), *train.sizes)) <= 1).all()
-
-
-def test_a_contraction_of_a_train_has_the_sizes_of_appendix_c():
-    a, b, c, d, s = 3, 4, 2, 6, 2
-    weight = as_mlbtc(BlockTensorTrain.random((a, b, c, d), s, 0))
-    assert weight.blocks == [(b, c)]
-    left, right = weight.L[0].shape[1], weight.R[0].shape[1]
-    assert (left, right) == (c * s, b * s)
-    assert left * b == right * c == b * c * s
-    assert weight.num_parameters == s * (a * b * c + c * d * b)
 
 
 def test_a_sum_of_both_kinds_is_a_contraction():

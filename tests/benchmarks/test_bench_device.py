@@ -1,12 +1,12 @@
 """The benchmark of the GPU programs: the whole harness at tiny sizes on a CPU, its peers' layouts, and its floor."""
 
 import json
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from counting import moved
 from triton_marks import needs_gpu
 
 import benchmarks as bench
@@ -80,11 +80,9 @@ def test_work_is_what_a_scan_does_without_reading_twice(heads):
     problem = problem_of(length=128, heads=heads, head_dim=32, state=64, dtype=torch.float16, device="cpu")
     with tile.recording() as events, torch.no_grad():
         ssd_tiles(*problem.inputs()[0])
-    moved = Counter()
-    for event in events:
-        moved[event.operand] += event.bytes
-    shared = (moved["b"] + moved["c"]) / heads  # each head has read them, and has computed their scores
-    assert work(problem)["forward"][0] == moved["x"] + moved["y"] + moved["log_a"] + shared
+    bytes = moved(events)
+    shared = (bytes["b"] + bytes["c"]) / heads  # each head has read them, and has computed their scores
+    assert work(problem)["forward"][0] == bytes["x"] + bytes["y"] + bytes["log_a"] + shared
     scores = 2 * 64 * 64 * 128 * (heads - 1)
     assert work(problem)["forward"][1] == sum(event.flops for event in events) - scores
 

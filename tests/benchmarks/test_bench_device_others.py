@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
+from counting import moved
 from triton_marks import needs_gpu, needs_triton
 
 import benchmarks as bench
@@ -111,12 +111,10 @@ def test_bytes_of_the_delta_rule_are_what_the_program_moves_once():
     problem = replace(TINY_DELTA, length=64, dtype=torch.float16)
     with tile.recording() as events:
         delta_rule_tiles(*device_delta_rule.delta_operands(*problem.inputs()[0]))
-    moved = Counter()
-    for event in events:
-        moved[event.operand] += event.bytes
+    bytes = moved(events)
     size, flops = device_delta_rule.work(problem)["forward"]
-    twice = sum(moved[name] for name in ("k", "beta", "log_a"))
-    assert size == sum(moved[name] for name in ("q", "v", "y")) + twice / 2
+    twice = sum(bytes[name] for name in ("k", "beta", "log_a"))
+    assert size == sum(bytes[name] for name in ("q", "v", "y")) + twice / 2
     assert flops < sum(event.flops for event in events)  # which has T, too
 
 

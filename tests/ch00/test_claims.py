@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from oracles_mixing import decays, pairs, ssm
+from oracles_mixing import decays, pairs, ssm, under
 from registry_weights import train
 
 import smalearn
@@ -79,7 +79,7 @@ def test_docstrings_use_the_letters_of_the_table():
 def test_rows_are_time():
     Q, K, V, L = random_tensors([(5, 3), (7, 3), (7, 2), (5, 7)])  # (T, N), (S, N), (S, P), (T, S)
     Y = sma_quadratic(Q, K, V, L)
-    assert_close(Y, pairs(Q, K, lambda score, t, s: L[t, s] * score) @ V)
+    assert_close(Y, under(L, Q, K, V))
 
 
 def source(module):

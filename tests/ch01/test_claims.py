@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles_mixing import causal_softmax, pairs, softmax
+from oracles_mixing import causal_softmax, pairs, softmax, under
 
 from smalearn.contractions import contract
 from smalearn.kernel_attention import softmax_attention, softmax_weights
@@ -79,7 +79,7 @@ def test_three_products_are_one_contraction_and_a_double_loop(sizes):
     target, source, features, head_dim = sizes
     Q, K, V = qkv(*sizes)
     (L,) = random_tensors([(target, source)], seed=1)
-    masked = pairs(Q, K, lambda score, t, s: L[t, s] * score) @ V
+    masked = under(L, Q, K, V)
     assert_close(contract("TN, SN, SP -> TP", Q, K, V), pairs(Q, K, lambda score, t, s: score) @ V)
     G = contract("TN, SN -> TS", Q, K)
     M = contract("TS, TS -> TS", G, L)

@@ -10,9 +10,10 @@ import pytest
 import torch
 from cells import cells
 from counting import counted
-from oracles_mixing import decays, matrix, pairs
+from oracles_mixing import decays, matrix, pairs, walk_of_slots
 
 from smalearn.contractions import contract, orders
+from smalearn.course.timing import saved_bytes
 from smalearn.linear_attention import (
     MODELS,
     OTHER_MODELS,
@@ -179,28 +180,16 @@ def test_a_step_costs_the_same_after_any_text():
         assert_close(y, (K @ Q[-1]) @ V)
 
 
-def saved_entries(function, length, features, head_dim):
-    """What autograd keeps for the backward, each storage once."""
-    storages = {}
-
-    def pack(x):
-        storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // x.element_size()
-        return x
-
-    inputs = [x.requires_grad_() for x in qkv(length, features, head_dim)]
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        Y, _ = function(*inputs)
-    Q, K, V = inputs
-    assert_close(Y, (Q @ K.mT).tril() @ V)
-    return sum(storages.values())
-
-
 @pytest.mark.claim("002:memory", "smalearn.linear_attention.recompute.linear_attention_recomputed")
 @pytest.mark.parametrize(("features", "head_dim"), [(16, 16), (8, 12)])
 def test_recomputing_keeps_the_inputs_and_no_state(features, head_dim):
+    def kept(function, length):
+        Q, K, V = (x.requires_grad_() for x in qkv(length, features, head_dim))
+        assert_close(function(Q, K, V)[0], (Q @ K.mT).tril() @ V)
+        return saved_bytes(lambda: function(Q, K, V)) / 8
+
     def per_token(function):
-        long, short = (saved_entries(function, length, features, head_dim) for length in (256, 128))
-        return (long - short) / 128
+        return (kept(function, 256) - kept(function, 128)) / 128
 
     assert per_token(linear_attention_recomputed) == 2 * features + head_dim
     assert per_token(linear_attention_recurrent) == features * head_dim + 2 * features + head_dim
@@ -351,7 +340,7 @@ def test_vector_gates_in_chunks_of_any_length(strength):
 def test_slots_are_two_linear_attentions(length, reset):
     (Q, K, V), log_a, slots = qkv(length), gates(length, 5), 5
     log_a[length // 2, 1] = reset
-    expected, weights, keys, values = oracles.gated_slots(Q, K, V, log_a)
+    expected, weights, keys, values = walk_of_slots(Q, K, V, log_a)
     Y, state = gated_slot_attention(Q, K, V, log_a)
     assert_close(Y, expected)
     assert_close(state[0], keys)
@@ -382,7 +371,7 @@ def test_the_bibliography_names_the_right_authors():
     for function, work in ((linear_attention_chunked, "2202.10447"), (gated_slot_attention, "2409.07146")):
         assert f"{RECORDS[work][0]} et al. {'20' + work[:2]}" in inspect.getdoc(function).partition("Source:")[2]
     assert_close(linear_attention_chunked(Q, K, V, chunk_len=3)[0], causal_loop(Q, K, V))
-    assert_close(gated_slot_attention(Q, K, V, gates(T, 4))[0], oracles.gated_slots(Q, K, V, gates(T, 4))[0])
+    assert_close(gated_slot_attention(Q, K, V, gates(T, 4))[0], walk_of_slots(Q, K, V, gates(T, 4))[0])
 
 
 @pytest.mark.claim("004:eq-sma-lin", "smalearn.sma.sma_linear")

@@ -51,11 +51,6 @@ def qkv(target, source, dtype=double):
     return [torch.complex(x, x.flip(-1)) for x in tensors] if dtype.is_complex else tensors
 
 
-def definition(Q, K, V, L):
-    """Y[t, p] = Σ_s Σ_n Q[t, n] K[s, n] V[s, p] L[t, s], pair by pair."""
-    return oracles.pairs(Q, K, lambda score, t, s: score * L[t, s]) @ V
-
-
 def decays(length, seed=0):
     return -random_tensors([(length,)], seed=seed)[0].abs()
 
@@ -111,7 +106,7 @@ def test_counted_operations_grow_slower_than_the_matrix(name):
 def test_definition_4_2(family):
     mask, L, lengths = built(family)
     Q, K, V = qkv(*lengths, family.dtype)
-    expected = definition(Q, K, V, L)
+    expected = oracles.under(L, Q, K, V)
     assert_close(((Q @ K.mT) * L) @ V, expected)
     assert_close(sma_quadratic(Q, K, V, mask), expected)
     assert_close(sma_linear(Q, K, V, mask), expected)
@@ -129,7 +124,9 @@ def test_cost_of_the_quadratic_mode_and_of_a_mask_without_structure(length):
 
 
 class Spy(DecayMask):
-    """A mask that notes how many columns it is multiplied by."""
+    """A mask that notes how many columns it is multiplied by, and is never formed."""
+
+    dense = None
 
     def matmul(self, x):
         self.columns = [*getattr(self, "columns", []), x.shape[-1]]
@@ -200,7 +197,7 @@ def test_fourier_mask(length):
     Q, K, V = qkv(length, length, torch.complex128)
     assert_close(mask.matmul(V), L @ V)
     assert_close(length * torch.fft.ifft(V, dim=0), L @ V)
-    assert_close(sma_linear(Q, K, V, mask), definition(Q, K, V, L))
+    assert_close(sma_linear(Q, K, V, mask), oracles.under(L, Q, K, V))
     assert torch.linalg.matrix_rank(L) == length
     for omega in (torch.exp(torch.tensor(2j * math.pi / length)), torch.exp(torch.tensor(2j * math.pi))):
         assert length == 1 or (omega ** (ts / length) - L).abs().max() > 0.5  # what 000 writes

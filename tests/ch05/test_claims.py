@@ -167,17 +167,16 @@ def test_the_inverse_holds_the_products(structure):
 
 @pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.product_generators")
 @pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.tril_factors")
-@pytest.mark.parametrize("kind", ["general", "symmetric", "diagonal"])
+@pytest.mark.parametrize("kind", ["general", "symmetric", "diagonal", "scalar"])
 def test_the_generators_need_the_transpose(kind):
-    A, B, C = model("diagonal" if kind == "diagonal" else "general")
+    A, B, C = model("general" if kind == "symmetric" else kind)
     M = Semiseparable((A + A.mT) / 2 if kind == "symmetric" else A, B, C)
     inverse = bidiagonal_inverse(M)
-    U, V = product_generators(M)
-    U, V = (x if x.ndim == 3 else torch.diag_embed(x) for x in (U, V))
+    U, V = (full(x, N) for x in product_generators(M))
     assert_close((U.flatten(0, 1) @ V.flatten(0, 1).mT).tril(), inverse)
     untransposed = (U.flatten(0, 1) @ V.mT.flatten(0, 1).mT).tril()  # as printed in 001
-    assert (relative_rms(untransposed, inverse) < 1e-12) == (kind == "diagonal")
-    assert kind == "diagonal" or relative_rms(untransposed, inverse) > 0.1
+    commute = kind in ("diagonal", "scalar")
+    assert relative_rms(untransposed, inverse) < 1e-12 if commute else relative_rms(untransposed, inverse) > 0.1
     queries, keys = tril_factors(M)
     assert_close((queries @ keys.mT).tril(), entries(M.A, B, C))
 

@@ -8,7 +8,7 @@ import torch
 from cells import shown
 from counting import PRODUCTS, counted, slope
 from matplotlib import pyplot as plt
-from registry_weights import CASES, train
+from registry_weights import CASES, factors, train
 from torch.linalg import matrix_rank
 
 from smalearn import ShapeError
@@ -30,10 +30,6 @@ NO_PRODUCTS = {"_unsafe_view", "add", "cat", "clone", "empty", "index", "resize_
 
 def normal(*shape, seed=0):
     return random_tensors([shape], seed)[0]
-
-
-def factors(weight):
-    return [x.detach() for x in weight.parameters()]
 
 
 def rank(M):

@@ -43,6 +43,9 @@ ALLOCATIONS = {
     "halves": ((2, 1, 2), (16, 8, 4)),
     "thirds, the last not full": ((1, 2, 1, 1), (36, 12, 4, 1)),
     "a level without columns": ((2, 0, 3), (16, 4, 2)),
+    "columns only where there is no other level": ((0, 2, 0), (16, 8, 2)),
+    "equal levels": ((1, 2, 1), (16, 4, 4)),
+    "a context far longer than the text": ((2, 2), (64, 32)),
 }
 
 
@@ -173,8 +176,8 @@ def test_equation_9_pair_by_pair(name):
         return X[i] @ M @ X[j]
 
     expected = matrix(form, 13)
-    assert_close(multilevel_scores(X @ L, X @ R, ranks, block_lens), expected)
-    assert_close(level_scores(X @ L, X @ R, ranks, block_lens), expected)
+    for scores in (multilevel_scores, batched_scores, level_scores):
+        assert_close(scores(X @ L, X @ R, ranks, block_lens), expected)
 
 
 @pytest.mark.parametrize(("length", "block_lens"), [(16, (16, 8, 4, 2)), (11, (12, 6, 3)), (10, (30, 10, 5, 1))])
@@ -222,6 +225,7 @@ def test_allocations_have_rules():
     assert halving_blocks(1024, len(ranks)) == tuple(1024 // 2**level for level in range(8))
     assert halving_blocks(100, 3) == (100, 50, 25)
     assert halving_blocks(97, 3) == (100, 50, 25)
+    assert (halving_blocks(9, 3), halving_blocks(1, 1), parse_ranks(" 16 | 0 ")) == ((12, 6, 3), (1,), (16, 0))
     Q, V = normal((6, 4), (6, 2))
     for wrong, error, message in (
         (lambda: parse_ranks("32|-8"), ValueError, "expected integers ≥ 0"),

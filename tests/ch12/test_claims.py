@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 from cells import cells, shown
-from counting import counted
+from counting import counted, moved
 from oracles_ssd import check, expected
 from oracles_ssd import inputs as drawn
 from triton_marks import needs_triton
@@ -180,14 +180,11 @@ def test_many_sequences_in_one_memory():
 def test_the_walk_reads_and_writes_everything_once(sizes):
     length, heads, head_dim, state, tile = sizes
     events, tiles = recorded_walk(*sizes), -(-head_dim // tile)
-    moved = dict.fromkeys(("x", "log_a", "b", "c", "y", "final", ""), 0)
-    for event in events:
-        moved[event.operand] += event.bytes
     once = {"x": head_dim, "log_a": tiles, "b": tiles * state, "c": tiles * state, "y": head_dim}
     wanted = {name: 4 * heads * length * numbers for name, numbers in once.items()}
-    assert moved == wanted | {"final": 4 * heads * head_dim * state, "": 0}
+    assert moved(events) == wanted | {"final": 4 * heads * head_dim * state, "": 0}
     assert {event.operand for event in events if event.kind == "store"} == {"y", "final"}
-    assert walk_bytes(*sizes) == sum(moved.values())
+    assert walk_bytes(*sizes) == sum(moved(events).values())
 
 
 @pytest.mark.claim("004:kernel-traffic", "smalearn.fast.triton.ssd.ssd_tiles")

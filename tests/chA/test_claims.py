@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from ch10.test_claims import F64, entries, equal_levels, factors, normal, powers, rank, slices, square_train
+from ch10.test_claims import F64, entries, equal_levels, normal, powers, rank, slices, square_train
 from counting import counted
+from registry_weights import factors
 from torch.linalg import matrix_rank
 
 from smalearn.course.chA.nearest import nearest_train

@@ -5,10 +5,11 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from registry_models import read_on
 
 from experiments import __main__ as listing
+from experiments import charlm, forecast, recall, recall_stream
 from experiments import command as commands
-from experiments import recall, recall_stream
 from experiments.grid import best_rates, grid, means, swept, trained
 from experiments.jobs import run_jobs
 from experiments.recall import FULL, MIXERS, Setting, build, main, run
@@ -152,6 +153,29 @@ def test_losses_are_means_of_ten_steps():
     assert means([1.0, 2.0], 0, 1) == [1.0, 2.0]
 
 
+def beginnings(experiment, title, seed):
+    """The weights of all models of a setting before a step."""
+    setting = experiment.FULL[title]
+    models, size = (setting.mixers, 65) if experiment is charlm else (setting.ranks, 7)
+    return [experiment.build(model, setting, size, seed).state_dict() for model in models]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "title"),
+    [(charlm, "learned positions"), (charlm, "RoPE"), (forecast, "96 hours"), (forecast, "bins, D = 64")],
+    ids=str,
+)
+def test_models_differ_in_scores_or_levels_alone(experiment, title):
+    """These have no weights: with one seed all others are the same, to the last bit."""
+    first, *others = beginnings(experiment, title, 1)
+    for state in others:
+        assert state.keys() == first.keys()
+        assert all(torch.equal(state[name], first[name]) for name in first)
+    assert ("positions.weight" in first) == (title == "learned positions")
+    another = beginnings(experiment, title, 0)[0]
+    assert not all(torch.equal(another[name], first[name]) for name in first)
+
+
 def test_models_differ_in_their_mixer_alone():
     setting = FULL["8 pairs"]
     models = [build(mixer, 16, setting, 0) for mixer in MIXERS if mixer != "hybrid"]
@@ -169,11 +193,8 @@ def test_a_variant_decodes_as_it_trains(mixer):
     torch.manual_seed(0)
     for block in MIXERS[mixer](8, 4):
         block.double()
-        x, cache = torch.randn(2, 7, 8, dtype=torch.float64), block.start(2)
-        whole = block(x)
-        for t in range(7):
-            y, cache = block.step(x[:, t], cache)
-            assert_close(y, whole[:, t])
+        x = torch.randn(2, 7, 8, dtype=torch.float64)
+        assert_close(read_on(block, x), block(x))
 
 
 @pytest.mark.parametrize(

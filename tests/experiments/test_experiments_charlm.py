@@ -154,14 +154,7 @@ def test_alibi_is_attention_times_a_decay():
     assert_close(mixer.attend(Q, K, V), weights / weights.sum(-1, keepdim=True) @ V)
 
 
-def test_models_differ_in_their_scores_alone():
-    for title in ("learned positions", "RoPE"):
-        setting = FULL[title]
-        models = [build(mixer, setting, 65, 3) for mixer in setting.mixers]
-        states = [model.state_dict() for model in models]
-        assert all(state.keys() == states[0].keys() for state in states)
-        assert all(torch.equal(state[key], states[0][key]) for state in states for key in state)
-        assert (models[0].positions is None) == (title == "RoPE")
+def test_models_have_equally_many_parameters():
     setting = FULL["equal parameters"]
     counts = {m: sum(p.numel() for p in build(m, setting, 65, 0).parameters()) for m in setting.mixers}
     assert counts.pop("log-linear Mamba-2") == pytest.approx(1.14 * counts["Mamba-2"], rel=0.01)
