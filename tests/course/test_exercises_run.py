@@ -22,8 +22,8 @@ from smalearn.course.exercises.run import PRINTED_LINES, _Printed, run
 def test_a_new_mistake_is_not_taken_for_a_known_one():
     other = evaluate(CAUSAL, by(CAUSAL, torch.tanh))
     assert (other.outcome, other.misconception) == ("failed", None)
-    assert other.sign == "where Q is halved the right answer is halved, yours is not"
-    assert "→ Where Q is halved" in report.render(other)
+    assert other.sign is None
+    assert "→" not in report.render(other)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def pop(spec, sizes, shift, flag):
 @pytest.mark.parametrize(
     ("exercise", "attempt", "line"),
     [
-        (CAUSAL, scale, r"\n  Your code changes its input Q and V in place: work on a copy\n"),
+        (CAUSAL, scale, r"\n  Your code changes its input Q and V in place\n  → Q is the caller's: work on a copy"),
         (CAUSAL, damage, r"Wrong values\n(.*\n)+    Your code changes its input K in place"),
         (STATE, grow, "changes its input log in place"),
         (STATE, reach_in, "changes its input mask in place"),
@@ -274,7 +274,7 @@ def test_attempt_cannot_reach_what_others_see():
         return buffer[: len(Q)]
 
     result = evaluate(CAUSAL, reuse)
-    assert result.problem.sentence == "Your code changes its input Q in place: work on a copy"
+    assert result.problem.sentence == "Your code changes its input Q in place"
     assert compare.elements(result.arguments) == 7
     assert result.arguments["Q"].any()
     frozen = compare.freeze([(torch.ones(2, requires_grad=True) * 2, "a")])

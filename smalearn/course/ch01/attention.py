@@ -100,7 +100,7 @@ exercise(
     oracle=lambda Q, K: torch.stack(
         [torch.cat([(K[: t + 1] @ Q[t]).softmax(0), K.new_zeros(len(K) - t - 1)]) for t in range(len(Q))]
     ),
-    way=Way(case=lambda randn, length: (randn(length, 2), randn(length, 2)), forbids=("smalearn.kernel_attention",)),
+    way=Way(case=lambda randn, length: (randn(length, 2), randn(length, 2))),
     wrong={
         # when the mask acts
         "the scores of the future became 0, and exp(0) = 1: the future keeps weight. "
@@ -194,9 +194,7 @@ exercise(
     minutes=10,
     cases=_band_cases,
     oracle=_band_oracle,
-    way=Way(
-        case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), 3), memory=1, work=1, forbids=("smalearn.sma",)
-    ),
+    way=Way(case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), 3), memory=1, work=1),
     wrong={
         "your window looks only back: the band has `window` sources on EITHER side of t": "t + window + 1 → t + 1",
         "your window ends one source early: "

@@ -103,7 +103,6 @@ exercise(
         case=_as_many_features,
         memory=2,
         loops=1,
-        forbids=("smalearn.linear_attention",),
         differences=False,
         axis="T = N",
     ),

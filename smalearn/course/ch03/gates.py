@@ -179,7 +179,6 @@ exercise(
         case=_four_chunks,
         memory=1,
         loops=1,
-        forbids=("smalearn.linear_attention", "smalearn.fast", "smalearn.ssd"),
         matters={"chunk_len": (4, 16)},
         differences=False,
     ),

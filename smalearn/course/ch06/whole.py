@@ -126,7 +126,6 @@ exercise(
         case=_long_case,
         memory=1,
         loops=1,
-        forbids=("smalearn.linear_attention", "smalearn.fast", "smalearn.ssd"),
         matters={"chunk_len": (4, 16)},
     ),
     wrong=WRONG_STEPS

@@ -75,7 +75,6 @@ exercise(
         case=_as_many_texts_as_tokens,
         memory=2,
         loops=1,
-        forbids=("smalearn.fast",),  # `ssd_chunked` stands in for 6.5 where that is missing
         matters={"chunk_len": (4, 16)},
         differences=False,
     ),

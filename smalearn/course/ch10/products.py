@@ -69,7 +69,6 @@ exercise(
         memory=1,
         loops=0,
         axis="D",
-        forbids=("smalearn.weights",),
     ),
     oracle=_levels_loop,
     wrong={
@@ -172,7 +171,7 @@ exercise(
         memory=1,
         loops=0,
         axis="D",
-        forbids=("torch.functional.block_diag", "smalearn.weights"),
+        forbids=("torch.functional.block_diag",),
     ),
     gradient=("L", "R"),
     oracle=_train_loop,

@@ -75,7 +75,6 @@ exercise(
         memory=1,
         products=3,
         axis="D",
-        forbids=("smalearn.weights", "smalearn.scores"),
     ),
     oracle=lambda X, L, R: _pairs(X, _train_entries(L, R)),
     wrong={
@@ -197,7 +196,6 @@ exercise(
         memory=1,
         products=5,  # two for each level, and one of all
         axis="D",
-        forbids=("smalearn.weights", "smalearn.scores"),
     ),
     oracle=lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))),
     wrong={

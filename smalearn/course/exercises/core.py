@@ -16,6 +16,7 @@ import torch
 
 import smalearn.course
 from smalearn.course.exercises.edits import Edited
+from smalearn.course.exercises.library import names_in
 from smalearn.course.exercises.way import LENGTHS, Way
 from smalearn.fast.jit import Kernel
 
@@ -210,6 +211,13 @@ class Exercise:
     def lengths(self, seed: int = 0) -> list[tuple]:
         """Draw the arguments of both lengths at which the way is measured."""
         return [self.way.case(Randn(seed), length) for length in LENGTHS] if self.way else []
+
+    @property
+    def welcome(self) -> set[str]:
+        """Names that an answer may take from the library: of the statement, the solution, and other exercises."""
+        own = {*re.findall(r"`(?:\w+\.)*(\w+)", self.statement), *names_in(self.solution.__code__)}
+        exercises = {one.solution.__name__ for one in _registry.values()}  # the learner's by now, or what stands in
+        return own | {f".{name}" for name in own} | (exercises - {self.solution.__name__})
 
     def bind(self, arguments: tuple) -> dict[str, object]:
         """Name a case's arguments as the solution does."""

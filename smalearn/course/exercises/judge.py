@@ -9,11 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import torch
-
-from smalearn.course.exercises.agree import up_to
 from smalearn.course.exercises.compare import (
-    RIGHT,
     Difference,
     alike,
     difference,
@@ -24,13 +20,9 @@ from smalearn.course.exercises.compare import (
     sentence_case,
 )
 from smalearn.course.exercises.core import Exercise
-from smalearn.course.exercises.forms import leading_axes, with_leading_axes
+from smalearn.course.exercises.explain import Asked, explain, with_leading_axes
 from smalearn.course.exercises.gradients import as_trained, gradient_of, gradient_problem
-from smalearn.course.exercises.origin import origin
-from smalearn.course.exercises.probes import hole, probe, zero
-from smalearn.course.exercises.responses import growth, response
 from smalearn.course.exercises.run import Call, Run, run
-from smalearn.course.exercises.signs import amount, sign
 from smalearn.course.exercises.way import LENGTHS, measure
 
 __all__ = ["AnswerKey", "Result", "evaluate"]
@@ -55,7 +47,7 @@ class Result:
     expected: object = None
     got: object = None
     misconception: str | None = None  # of the known wrong answer that is the attempt's in every case
-    sign: str | None = None  # what its answers have to do with the right ones, where there is no misconception
+    sign: str | None = None  # what is true of it beside, where there is no misconception
     detours: tuple[str, ...] = ()  # what in the way to right answers is not as asked
 
 
@@ -69,30 +61,14 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     unusable = _unusable(exercise, attempt, key.cases)
     if unusable:
         return Result(exercise, "error", seed, len(key.cases), problem=Difference(unusable))
-    answers = run(attempt, key.cases, seed, limit)
-    result = key.judge(answers, limit)
-    explained = result.misconception or (result.sign and result.problem.in_form)
-    if result.outcome == "failed" and not explained and key.may_guess(answers.calls):
-        result = replace(result, sign=_looked_at(exercise, attempt, key, answers.calls, result))
+    result = key.judge(run(attempt, key.cases, seed, limit), limit, attempt)
     if result.outcome == "passed" and exercise.gradient:
         gradient = gradient_of(attempt, exercise.places)
         result = key.judge_gradients(run(gradient, as_trained(key.cases), seed, limit), result)
-    if result.outcome == "passed" and exercise.way:
-        result = key.judge_way(*measure(exercise.way, attempt, exercise.names, key.lengths), result)
+    if result.outcome == "passed" and exercise.kind != "predict":
+        measured = measure(exercise.way, attempt, exercise.names, key.lengths, exercise.welcome)
+        result = key.judge_way(*measured, result)
     return result
-
-
-def _looked_at(exercise: Exercise, attempt: Callable, key: "AnswerKey", calls: list[Call], result: Result):
-    """What an attempt does with other arguments, or where its NaNs come from."""
-    try:
-        if not result.problem.in_form:
-            found = hole(exercise, attempt, key.seed, result.case - 1) or result.sign
-            return found or origin(attempt, key.cases[result.case - 1])
-        failing = {k + 1: key.cases[k] for k, verdict in enumerate(key.verdicts(calls)) if verdict}
-        found = probe(exercise, attempt, key.seed) or response(exercise, attempt, failing)
-        return found or growth(exercise, attempt, failing) or zero(exercise, attempt, key.seed)
-    except Exception:  # an answer may be anything, 10**400 say: then nothing more is said of it
-        return result.sign
 
 
 @dataclass(frozen=True)
@@ -132,8 +108,11 @@ class AnswerKey:
         wrong = self.exercise.wrong
         return {sentence: run(function, self.cases, self.seed, LIMIT).calls for sentence, function in wrong.items()}
 
-    def judge(self, answers: Run, limit: float = LIMIT) -> Result:
-        """Judge an attempt by its calls, fewer than the cases where time, `limit`, ran out."""
+    def judge(self, answers: Run, limit: float = LIMIT, attempt: Callable | None = None) -> Result:
+        """Judge an attempt by its calls, fewer than the cases where time, `limit`, ran out; call it again to explain.
+
+        Without the attempt, which may have run elsewhere, only its answers explain what is wrong.
+        """
         exercise, cases = self.exercise, self.cases
         if answers.calls and all(call.stub for call in answers.calls):
             return Result(exercise, "not started", self.seed, len(cases), printed=answers.printed)
@@ -153,7 +132,7 @@ class AnswerKey:
             if misconception and problem.in_form:  # one reason is enough
                 problem = replace(problem, sentence=problem.sentence.partition(": ")[0])
             return replace(result, outcome=outcome, problem=problem, misconception=misconception)
-        found = None if misconception else self.sign(answers.calls)
+        asked = Asked(exercise, cases, self.targets, answers.calls, verdicts, worst, attempt)
         return replace(
             result,
             outcome=outcome,
@@ -163,7 +142,7 @@ class AnswerKey:
             expected=self.targets[worst],
             got=answers.calls[worst].answer if worst < len(answers.calls) else None,
             misconception=misconception,
-            sign=found,
+            sign=None if misconception else explain(asked),
         )
 
     def judge_gradients(self, answers: Run, result: Result) -> Result:
@@ -214,28 +193,6 @@ class AnswerKey:
                     return sentence
         return None
 
-    def may_guess(self, calls: list[Call]) -> bool:
-        """Whether a reason is to be guessed: not if arguments were changed in place, or only the dtype is wrong."""
-        known = any(verdict and verdict.sentence.startswith(RIGHT) for verdict in self.verdicts(calls))
-        return not (self.exercise.refuse or known or any(call.modified for call in calls))
-
-    def sign(self, calls: list[Call]) -> str | None:
-        """What the answers of a wrong attempt have to do with the right ones."""
-        if not self.may_guess(calls):
-            return None
-        wrong = [number for number, verdict in enumerate(self.verdicts(calls)) if verdict]
-        if any(call.error for call in calls) or len(calls) < len(self.cases):
-            return leading_axes(self.cases, wrong)
-        answers = [call.answer for call in calls]
-        try:
-            if found := leading_axes(self.cases, wrong):
-                return found
-            with up_to(self.exercise.tolerance):
-                found = sign(self.exercise, self.cases, self.targets, answers)
-            return found or amount(self.exercise, self.cases, self.targets, answers)
-        except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
-            return None
-
 
 def _parameters(function: Callable) -> str:
     return f"({', '.join(inspect.signature(function).parameters)})"
@@ -265,7 +222,7 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
         return Difference("Your code raised an exception", lines=call.error)
     arguments = exercise.bind(case)
     names = [list(arguments)[index] for index in call.modified]
-    changed = f"Your code changes its input {' and '.join(names)} in place: work on a copy" if names else ""
+    changed = f"Your code changes its input {' and '.join(names)} in place" if names else ""
     if exercise.refuse:
         problem = _refused(exercise.refuse, call.answer, case)
     else:
@@ -273,10 +230,6 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
     if problem and exercise.kind == "predict" and (problem.in_form or problem.answer in (math.inf, -math.inf)):
         # without the number that is asked for
         return Difference(_direction(exercise, call.answer, target), in_form=True)
-    if problem and problem.dtype:
-        like = (f"{n}.dtype" for n, v in arguments.items() if isinstance(v, torch.Tensor) and v.dtype == problem.dtype)
-        remedy = f"make your tensors with `dtype={next(like, problem.dtype)}`"
-        problem = replace(problem, sentence=f"{problem.sentence}: {remedy}")
     if problem:
         return replace(problem, lines=(changed,) if changed else ())
     return Difference(changed) if changed else None

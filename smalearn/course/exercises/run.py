@@ -20,14 +20,14 @@ from smalearn._torch import kept_modes, kept_print_options, set_deterministic
 from smalearn.course.exercises.compare import freeze, same
 from smalearn.course.exercises.limit import Expired, within
 
-__all__ = ["MIXED", "SECONDS", "Call", "Run", "answers", "run"]
+__all__ = ["MIXED", "Call", "Run", "answers", "run"]
 
 LIBRARIES = {"torch", "numpy", "einops", "smalearn", *sys.stdlib_module_names}
 INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own in Python 3.11 only
 EMPTY = (torch.empty, torch.empty_like, torch.Tensor.new_empty, torch.empty_strided)
 PRINTED_LINES = 20
 SEED = 20_000
-SECONDS, EACH = 4.0, 0.5  # for all that an explainer tries, and for one try: a loop may never end
+EACH = 0.5  # seconds for one try of an explainer: a loop may never end
 LINE_WIDTH = 90
 MESSAGE_LENGTH, MESSAGE_LINES = 1000, 10
 MIXED = "two tensors that meet differ in dtype; does one that you make lack `dtype=`?"

@@ -4,14 +4,16 @@ A tensor counts as made if it shares no memory with what it was made of: views a
 asked is compared as a power of the length, with half a power of room.
 """
 
+import contextlib
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import torch
 
 from smalearn.course.exercises.agree import equal
+from smalearn.course.exercises.library import taken
 from smalearn.course.exercises.run import Call, run
 from smalearn.course.exercises.trace import BUDGET, LIMIT, trace
 from smalearn.fast.jit import in_emulator, sender
@@ -69,8 +71,18 @@ class Way:
     axis: str = "T"
 
 
-def measure(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[tuple]) -> tuple[list[Call], list[str]]:
-    """Run a right attempt at both lengths; return what it answers, and what of its way is not as asked."""
+def measure(
+    way: Way | None, attempt: Callable, names: Sequence[str], cases: Sequence[tuple], welcome: Set[str]
+) -> tuple[list[Call], list[str]]:
+    """Run a right attempt at both lengths; return what it answers, and what of its way is not as asked.
+
+    Whatever the way, it must not take from the library what is not `welcome`.
+    """
+    said = []
+    with contextlib.suppress(Exception):  # an attempt may be any object, which may raise when one looks at it
+        said += [f"`{found}` is smalearn's: write it yourself" for found in [taken(attempt, welcome)] if found]
+    if not way:
+        return [], said
     small, large = traces = [trace(attempt, case) for case in cases]
     if not small.call or not large.call:
         return [], [f"it is not done with {way.axis} = {LENGTHS[1]} in {LIMIT:g} s"]
@@ -81,8 +93,8 @@ def measure(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
         # What fails may fail by being watched.
         calls += run(attempt, [case], 0, LIMIT).calls if one.call.error else [one.call]
     if any(one.left or one.call.error for one in traces):
-        return calls, []
-    return calls, _detours(way, attempt, names, cases, small, large)
+        return calls, said
+    return calls, said + _detours(way, attempt, names, cases, small, large)
 
 
 def _detours(way, attempt, names, cases, small, large):

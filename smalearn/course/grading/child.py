@@ -93,8 +93,8 @@ class Session:
         if action == "gradient":
             return {"calls": self._run(gradient_of(self._attempt(id), task["gradient"]), task, as_trained)}
         if action == "way":
-            way, names, cases = decoded(task["way"])
-            calls, detours = measure(way, self._attempt(id), names, cases)
+            way, names, cases, welcome = decoded(task["way"])
+            calls, detours = measure(way, self._attempt(id), names, cases, welcome)
             return {"calls": pack(Run(calls, ())), "detours": detours}
         return self._call(id, task, request["order"], action == "define")
 

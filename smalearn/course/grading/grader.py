@@ -88,7 +88,8 @@ def _part(key: AnswerKey) -> dict:
             f"grade: the arguments of exercise {exercise.id} must be tensors, numbers, strings, containers of "
             f"these, or objects of an installed package: {error}"
         ) from None
-    way = exercise.way and wire.coded((replace(exercise.way, case=None), exercise.names, exercise.lengths(key.seed)))
+    way = exercise.way and replace(exercise.way, case=None)
+    way = wire.coded((way, exercise.names, exercise.lengths(key.seed), exercise.welcome))
     part = {"name": exercise.solution.__name__, "cases": cases, "seed": key.seed}
     return part | {"gradient": exercise.places, "way": way}
 
@@ -219,7 +220,7 @@ class _Grader:
         if result.outcome == "passed" and exercise.gradient:
             calls = self._ask("gradient", exercise.id, seconds).get("calls")
             result = key.judge_gradients(wire.unpack(calls, as_trained(key.cases)), result)
-        if result.outcome == "passed" and exercise.way:
+        if result.outcome == "passed" and exercise.kind != "predict":
             reply = self._ask("way", exercise.id, 2 * seconds)
             said = reply["detours"] if isinstance(reply.get("detours"), list) else []
             calls = wire.unpack(reply.get("calls"), key.lengths).calls

@@ -1,4 +1,4 @@
-"""Answers in another form than asked: one item of a pair, a tuple for a tensor, code that knows no leading axes."""
+"""Answers in another form than asked: another dtype, one item of a pair, a tuple for a tensor, no leading axes."""
 
 import itertools
 from collections.abc import Sequence
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 
 from smalearn.course.exercises.agree import equal
+from smalearn.course.exercises.explain.asked import Asked
 
-__all__ = ["item_alone", "leading_axes", "other_order", "with_leading_axes"]
+__all__ = ["changed_in_place", "item_alone", "leading_axes", "other_dtype", "other_order", "with_leading_axes"]
 
 LEADING = (
     "your code is right without leading axes and fails with them: count axes from the end, with `[..., None]`, `.mT`, "
@@ -15,10 +16,33 @@ LEADING = (
 )
 
 
-def item_alone(targets: Sequence, answers: Sequence) -> str | None:
+def changed_in_place(asked: Asked) -> str | None:
+    """Say how not to change an argument."""
+    changed = next((call.modified for call in asked.calls if call.modified), ())
+    names = [asked.exercise.names[place] for place in changed]
+    return f"{names[0]} is the caller's: work on a copy, `{names[0]}.clone()`" if names else None
+
+
+def other_dtype(asked: Asked) -> str | None:
+    """Say which dtype is missing where the values are right."""
+    found = next((verdict.dtype for verdict in asked.verdicts if verdict and verdict.dtype), None)
+    arguments = asked.exercise.bind(asked.cases[asked.shown])
+    like = (f"{n}.dtype" for n, v in arguments.items() if isinstance(v, torch.Tensor) and v.dtype == found)
+    return f"make your tensors with `dtype={next(like, found)}`" if found else None
+
+
+def leading_axes(asked: Asked) -> str | None:
+    """Say that just the cases with leading axes are wrong, at least one, and those without are right, at least two."""
+    leading = with_leading_axes(asked.cases)
+    only = leading and leading == asked.wrong and len(asked.cases) - len(leading) >= 2
+    return LEADING if only else None
+
+
+def item_alone(asked: Asked) -> str | None:
     """Say that an answer is one item of the right tuple, or has the right answer as an item."""
-    inside, outside = (all(isinstance(x, tuple | list) for x in values) for values in (targets, answers))
-    if inside == outside:
+    targets, answers = asked.targets, asked.answers
+    inside, outside = (all(isinstance(x, tuple | list) for x in values or ()) for values in (targets, answers))
+    if not answers or inside == outside:
         return None
     whole, alone = (targets, answers) if inside else (answers, targets)
     for item in range(min(map(len, whole))):
@@ -32,8 +56,9 @@ def item_alone(targets: Sequence, answers: Sequence) -> str | None:
     return None
 
 
-def other_order(targets: Sequence, answers: Sequence) -> str | None:
+def other_order(asked: Asked) -> str | None:
     """Say that the items of a tuple are right and stand in another order, the same in every case."""
+    targets, answers = asked.targets, asked.answers or [None]
     if not all(isinstance(x, tuple | list) and len(x) == len(targets[0]) for x in (*targets, *answers)):
         return None
     for order in list(itertools.permutations(range(len(targets[0]))))[1:]:  # the first is the order that is asked for
@@ -48,9 +73,3 @@ def with_leading_axes(cases: Sequence[tuple]) -> list[int]:
     """The numbers of the cases whose tensors have more axes than those of the first."""
     axes = [sum(x.ndim for x in case if isinstance(x, torch.Tensor)) for case in cases]
     return [k for k, count in enumerate(axes) if count > axes[0]]
-
-
-def leading_axes(cases: Sequence[tuple], wrong: Sequence[int]) -> str | None:
-    """Say that just the cases with leading axes are wrong, at least one, and those without are right, at least two."""
-    leading = with_leading_axes(cases)
-    return LEADING if leading and leading == list(wrong) and len(cases) - len(leading) >= 2 else None

@@ -9,9 +9,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from smalearn.course.exercises.core import of_a_chapter
+from smalearn.course.exercises.explain.asked import Asked
 from smalearn.course.exercises.run import EMPTY, LIBRARIES, answers
 
-__all__ = ["origin"]
+__all__ = ["first_line"]
 
 SHOWN = 60  # letters of a line
 DIFFERENCE = {"add", "sub", "rsub", "sum", "cumsum", "logcumsumexp", "mean", "diff", "logaddexp"}
@@ -21,8 +22,15 @@ ROOTS = {"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow"}
 WHERE_NUMPY = {"invalid": "NaN", "overflow": "infinity", "divide by zero": "infinity"}
 
 
-def origin(attempt: Callable, case: tuple) -> str | None:
+def first_line(asked: Asked) -> str | None:
     """Say which line of an attempt makes NaN, or else infinity, of numbers; None where no line is found."""
+    if asked.in_form or not (asked.attempt and asked.answers):
+        return None
+    return origin(asked.attempt, asked.cases[asked.shown])
+
+
+def origin(attempt: Callable, case: tuple) -> str | None:
+    """Say which line of a program makes NaN, or else infinity, of the numbers of a case."""
     found: dict[str, str] = {}
 
     def tell(kind, *flags):

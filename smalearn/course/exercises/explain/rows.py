@@ -5,18 +5,15 @@ that a row of the right answer depends on nothing else is said only where no oth
 """
 
 import itertools
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from smalearn.course.exercises.agree import equal, numeric
-from smalearn.course.exercises.compare import elements
-from smalearn.course.exercises.core import Exercise
-from smalearn.course.exercises.limit import Stopwatch
-from smalearn.course.exercises.run import SECONDS, answers
+from smalearn.course.exercises.explain.asked import Asked
+from smalearn.course.exercises.run import answers
 
-__all__ = ["growth", "response"]
+__all__ = ["changed_rows"]
 
 NOTHING = 1e-12  # what rounding alone changes, in parts of the largest entry
 MOST = 8  # rows of an argument that are halved
@@ -24,11 +21,12 @@ LEAST = 3  # rows that an argument must have: fewer show no pattern
 AXES = ((0, "{}[{}]", "row"), (-1, "{}[..., {}]", "column"))
 
 
-def response(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]) -> str | None:
+def changed_rows(asked: Asked) -> str | None:
     """Say on which rows of its arguments an attempt's answer depends and must not, or must and does not."""
-    stopwatch = Stopwatch()
-    order = sorted(failing.items(), key=lambda pair: (not _plain(pair[1]), elements(pair[1])))
-    for (axis, written, of), (number, case) in itertools.product(AXES, order):
+    if not (asked.attempt and asked.answers and asked.in_form):
+        return None
+    exercise, attempt = asked.exercise, asked.attempt
+    for (axis, written, of), (number, case) in itertools.product(AXES, sorted(asked.failing, key=_unclear)):
         item = _wrong_item(_answer(attempt, case), _answer(exercise.oracle, case), exercise.tolerance)
         if item is None:
             continue
@@ -36,7 +34,7 @@ def response(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]
             long = isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim >= (1 if axis == 0 else 2)
             if not long or x.shape[axis] < LEAST:
                 continue
-            if stopwatch() > SECONDS:
+            if asked.late:
                 return None
             where = place, axis, item
             seen = _seen(exercise, attempt, case, where)
@@ -48,59 +46,8 @@ def response(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]
     return None
 
 
-def growth(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]) -> str | None:
-    """Say by how much a number changes where a given whole number is one more, and by how much it should."""
-    stopwatch, told, shown = Stopwatch(), {}, []
-    for number, case in sorted(failing.items(), key=lambda pair: elements(pair[1])):
-        item = _wrong_item(_answer(attempt, case), _answer(exercise.oracle, case), exercise.tolerance)
-        before = None if item is None else _pair(exercise, attempt, case, item)
-        for name, changed in [] if before is None or before[0].ndim else _one_more(exercise.names, case):
-            after = _pair(exercise, attempt, changed, item)
-            if after is None:
-                continue
-            change = [b - a for a, b in zip(before, after, strict=True)]
-            large = abs(change[0] - change[1]) > 1
-            if large or (not torch.isclose(*change) and _even(exercise, case, changed, item)):
-                yours, right = (_words(x.item()) for x in change)
-                where = f"in item {item}, " if item >= 0 else ""
-                said = f"from case {number}, {where}one more in {name} {right} the right number, and {yours} yours"
-                told.setdefault(name, []).append(said)
-        shown = shown or list(told)  # what is wrong in the case that is shown goes first
-        if stopwatch() > SECONDS:
-            break
-    most = max((told[name] for name in shown), key=len, default=None)  # the first of those that are wrong most often
-    return most and most[0]
-
-
-def _even(exercise, case, changed, item):
-    """Whether the right number changes by as much for each of eight steps: then no rounding hides what it follows."""
-    far = tuple(_further(x, y, 8) for x, y in zip(case, changed, strict=True))
-    pairs = [_pair_of(exercise, case, x, item) for x in (changed, far)]
-    return None not in pairs and bool(torch.isclose(*(n * (b - a) for n, (a, b) in zip((8, 1), pairs, strict=True))))
-
-
-def _further(x, y, steps):
-    """`x`, and so many times the step from there to `y`."""
-    if isinstance(x, tuple | list):
-        return type(x)(_further(*pair, steps) for pair in zip(x, y, strict=True))
-    return x + steps * (y - x) if type(x) is int else x
-
-
-def _one_more(names, case):
-    """Each whole number of a case with one more, and its name."""
-    for place, x in enumerate(case):
-        if type(x) is int:
-            yield names[place], (*case[:place], x + 1, *case[place + 1 :])
-        elif isinstance(x, tuple | list) and all(type(n) is int for n in x):
-            for k, n in enumerate(x):
-                more = type(x)((*x[:k], n + 1, *x[k + 1 :]))
-                yield f"{names[place]}[{k}]", (*case[:place], more, *case[place + 1 :])
-
-
-def _words(change):
-    if not change:
-        return "does not change"
-    return f"adds {change:.6g} to" if change > 0 else f"takes {-change:.6g} from"
+def _unclear(numbered):
+    return not _plain(numbered[1])
 
 
 def _plain(case):

@@ -1,21 +1,18 @@
-"""What a wrong answer looks like beside the right one, for all exercises: twice as large, transposed, one step late.
+"""What a wrong answer looks like beside the right one: twice as large, transposed, one step late.
 
-A sign is said only where it holds in every case that is wrong, and where the right answers of enough of them have
+A relation is said only where it holds in every case that is wrong, and where the right answers of enough of them have
 content: four different numbers, so that agreement is no accident.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 
 from smalearn.course.exercises.agree import CLOSE, equal, has_content, numeric, same
 from smalearn.course.exercises.compare import elements
-from smalearn.course.exercises.core import Exercise
-from smalearn.course.exercises.forms import item_alone, other_order
-from smalearn.course.exercises.sizes import excess
+from smalearn.course.exercises.explain.asked import Asked
 
-__all__ = ["amount", "sign"]
+__all__ = ["values"]
 
 NEARLY = 1e-6  # relative error of a short computation in float32, at most
 ROUNDED = "your answer is right to about seven digits: is one of your tensors float32, or a small number added?"
@@ -26,13 +23,12 @@ LOST = (
 POWERS = {1.0: "{} times", -1.0: "1/{} times", 0.5: "√{} times", -0.5: "1/√{} times"}
 
 
-def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequence) -> str | None:
-    """Say the first sign that holds of an attempt, whose answers are None where it raised."""
-    if any(answer is None for answer in answers):
+def values(asked: Asked) -> str | None:
+    """Say the first relation to the right answers that holds of an attempt's."""
+    cases, targets, answers = asked.cases, asked.targets, asked.answers
+    if answers is None or any(answer is None for answer in answers):
         return None
-    if found := item_alone(targets, answers) or other_order(targets, answers):
-        return found
-    names, near = list(exercise.bind(cases[0])), exercise.tolerance
+    names, near = asked.exercise.names, asked.exercise.tolerance
     where, items = _wrong_item(cases, targets, answers, near)
     pairs = [numeric(pair) for pair in items]
     wrong = [k for k, pair in enumerate(pairs) if pair is None or not same(*pair, near)]
@@ -44,17 +40,6 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
     if all(_nearly(*pair) for pair in chosen) and any(b.any() for _, b in chosen):  # 1e-9 for 0 is no matter of digits
         return where + (ROUNDED if _all(chosen, _rounded) else LOST)
     found = _factor(names, [cases[k] for k in wrong], chosen) or _relation(chosen)
-    return found and where + found
-
-
-def amount(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequence) -> str | None:
-    """Say by how much numbers are too large or small, where that is the same in every wrong case, or goes by size."""
-    where, items = _wrong_item(cases, targets, answers, exercise.tolerance)
-    pairs = [numeric(pair) for pair in items]
-    if None in pairs:
-        return None
-    found = _amount([pair for pair in pairs if not same(*pair, exercise.tolerance)])
-    found = found or excess(exercise.names, cases, pairs)
     return found and where + found
 
 
@@ -277,17 +262,7 @@ _ALONG = {
     ),
 }
 
-# -------------------------------------------------------------------------------------------------- amounts, and words
-
-
-def _amount(pairs):
-    """By how much all numbers are too large, or too small."""
-    if len(pairs) < 3 or any(b.ndim or a.ndim or a.is_complex() or not torch.isfinite(a) for a, b in pairs):
-        return None
-    gap = pairs[0][0] - pairs[0][1]
-    if not all(torch.isclose(a - b, gap) for a, b in pairs):
-        return None
-    return f"your number is {gap.abs().item():g} too {'large' if gap > 0 else 'small'}, in every wrong case"
+# -------------------------------------------------------------------------------------------------- words
 
 
 def _of_words(where, pairs):

@@ -1,0 +1,365 @@
+"""What is said of a wrong answer that no list knows: true of the program, and silent where nothing can be told."""
+
+import dataclasses
+
+import pytest
+import torch
+from demos import demo
+
+from smalearn.course.exercises import AnswerKey, evaluate, registry
+from smalearn.course.exercises.explain import Asked
+from smalearn.course.exercises.explain.arguments import ignored
+from smalearn.course.exercises.explain.forms import LEADING
+from smalearn.course.exercises.explain.lines import origin
+from smalearn.course.exercises.explain.rows import changed_rows
+from smalearn.course.exercises.run import run
+
+
+def asked(exercise, attempt):
+    """What explainers look at, of an attempt that is wrong."""
+    key = AnswerKey(exercise)
+    calls = run(attempt, key.cases, 0, 10).calls
+    verdicts = key.verdicts(calls)
+    shown = next(k for k, verdict in enumerate(verdicts) if verdict)
+    return Asked(exercise, key.cases, key.targets, calls, verdicts, shown, attempt)
+
+
+def weigh(Q, K, gamma):
+    time = torch.arange(len(Q), dtype=torch.float64)
+    weights = ((Q @ K.mT).exp() * (gamma ** (time[:, None] - time).abs())).tril()
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def rows(Q, K):
+    """Sums of the rows, a running sum, and whether the first is positive."""
+    return (Q + K).sum(-1), (Q + 2 * K).cumsum(0), bool(Q[0, 0] > 0)
+
+
+def both(*shapes):
+    """Cases of two tensors of one shape."""
+    return lambda randn: ((randn(*shape), randn(*shape)) for shape in shapes)
+
+
+LENGTHS = [(1, 0.5), (2, 0.25), (4, 0.5), (5, 0.8), (7, 0.9)]
+WEIGHTS = demo(weigh, lambda randn: ((randn(length, 3), randn(length, 3), gamma) for length, gamma in LENGTHS))
+ROWS = demo(rows, both((2, 3), (4, 3), (5, 3), (7, 3)))
+
+
+def late(L):
+    return torch.cat([torch.zeros_like(L[:1]), L[:-1]])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda L, *_: 2 * L, "your answer is 2 times the right one, in every wrong case"),
+        (lambda L, *_: -L, "your answer is the right one with its sign changed, in every wrong case"),
+        (lambda L, Q, *_: L * len(Q), "your answer is Q.shape[0] times the right one"),
+        (lambda L, Q, *_: L / len(Q) ** 0.5, "your answer is 1/√Q.shape[0] times the right one"),
+        (lambda L, *_: L * L.diagonal()[:, None], "each row of your answer is the right one times a number of its own"),
+        (lambda L, *_: L * L.diagonal(), "each column of your answer is the right one times a number of its own"),
+        (lambda L, *_: L.mT, "your answer is the transpose of the right one"),
+        (lambda L, *_: L.log(), "the exponential of your answer is right"),
+        (lambda L, *_: L.softmax(-1), "your answer is the softmax of the right one along its last axis"),
+        (lambda L, *_: L.sqrt(), "the square of your answer is right"),
+        (lambda L, *_: L.float().double(), "your answer is right to about seven digits"),
+        (lambda L, *_: L + 1e-8 * L.triu().tril(), "your answer is nearly right: digits are lost"),
+        (lambda L, *_: L.flatten(), "your answer has the right entries in another shape"),
+        (lambda L, *_: torch.cat([L, L]), "your answer is right as far as it is needed, and goes on after that"),
+        (lambda L, *_: L[:-1], "the end is missing: your answer is right as far as it goes"),
+        (lambda L, *_: torch.stack([L / 3, 2 * L / 3]), "your answer has an axis too many: its sum over that axis"),
+        (lambda L, *_: L.sum(0), "an axis of the right answer is missing: yours is its sum"),
+        (lambda L, *_: L.flip(0), "your answer is the right one in reverse order along axis 0"),
+        (lambda L, *_: late(L), "your answer is one place late along axis 0"),
+        (lambda L, *_: torch.cat([L[1:], L[:1]]), "your answer is one place early along axis 0"),
+        (lambda L, *_: L.cumsum(0), "your answer is summed up once too often along axis 0"),
+        (lambda L, *_: L.diff(dim=0, prepend=L.new_zeros(1, len(L))), "its running sum is right"),
+        (lambda L, *_: torch.cat([L[:1], 0 * L[1:]]), "only the first place along axis 0 is filled in your answer"),
+        (lambda L, *_: 1 / L, "1 divided by your answer is right"),
+        (lambda L, *_: torch.tanh(L) / torch.tanh(L).sum(-1, keepdim=True), None),
+        (lambda L, *_: L * (2 if len(L) > 3 else 1), "your answer is 2 times the right one, in every wrong case"),
+        (lambda L, Q, *_: (Q, L), "item 1 of yours is the answer: return it alone"),
+        (lambda L, *_: 2 * L if len(L) < 7 else L[99], None),  # of what raises nothing is said
+    ],
+)
+def test_what_is_said(change, said):
+    result = evaluate(WEIGHTS, lambda Q, K, gamma: change(weigh(Q, K, gamma), Q, K, gamma))
+    assert result.outcome in ("failed", "error")
+    assert said in result.sign if said else result.sign is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda a, b, c: (3 * a, b, c), "in item 0, your answer is 3 times the right one, in every wrong case"),
+        (lambda a, b, c: (a, b.flip(0), c), "in item 1, your answer is the right one in reverse order along axis 0"),
+        (lambda a, b, c: (a, b, not c), "in item 2, your answer is always the opposite of the right one"),
+        (lambda a, b, c: (a, b, True), "in item 2, your answer is True in every case"),
+        (lambda a, b, c: (a, b), None),
+        (lambda a, b, c: b, "this is item 1 of the answer alone: return all 3 of them"),
+        (lambda a, b, c: b + 1, None),
+        # the item that is wrong in the case that is shown
+        (
+            lambda a, b, c: (a if len(a) == 2 else 2 * a, b.flip(0), c),
+            "in item 1, your answer is the right one in reverse order along axis 0",
+        ),
+    ],
+)
+def test_what_is_said_of_an_item(change, said):
+    result = evaluate(ROWS, lambda Q, K: change(*rows(Q, K)))
+    assert result.sign == said
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (lambda Q, K: Q @ K.T, LEADING),  # raises where there are two axes before the last ones
+        (lambda Q, K: Q @ K.mT + (Q.ndim > 2), LEADING),
+        (lambda Q, K: (Q @ K.mT).sin() if Q.ndim > 3 else Q @ K.mT, ""),  # right with one leading axis
+        (lambda Q, K: (Q @ K.mT).sin(), ""),
+    ],
+)
+def test_leading_axes(attempt, said):
+    stacked = dataclasses.replace(
+        ROWS,
+        cases=both((2, 3), (4, 2), (3, 4, 2), (2, 5, 4, 2)),
+        oracle=lambda Q, K: torch.einsum("...tn,...sn->...ts", Q, K),
+    )
+    sign = evaluate(stacked, attempt).sign
+    assert sign == said if said else sign != LEADING
+
+
+def test_of_what_is_changed_in_place_and_of_another_dtype_the_remedy_is_said_alone():
+    def attempt(Q, K, gamma):
+        Q += 0 * Q + 1
+        return 2 * weigh(Q - 1, K, gamma)
+
+    result = evaluate(WEIGHTS, attempt)
+    assert "in place" in result.problem.lines[0]
+    assert "`Q.clone()`" in result.sign
+    assert "`dtype=Q.dtype`" in evaluate(WEIGHTS, lambda Q, K, gamma: weigh(Q, K, gamma).float()).sign
+
+
+SIZES = dataclasses.replace(ROWS, oracle=lambda Q, K: len(Q))
+
+
+@pytest.mark.parametrize("odd", [10**400, float("nan"), torch.tensor([]), torch.ones(2, 0, 3), "a", [1, "b"], {}, True])
+@pytest.mark.parametrize(("exercise", "count"), [(WEIGHTS, 0), (ROWS, 3), (SIZES, 0)])
+def test_odd_answers_have_no_sign(exercise, count, odd):
+    assert evaluate(exercise, lambda *_: (odd,) * count if count else odd).sign is None
+
+
+def test_an_accident_in_a_small_case_is_no_sign():
+    """One case may look transposed; where another does not, that is not said."""
+
+    def attempt(Q, K, gamma):
+        L = weigh(Q, K, gamma)
+        return L.mT if len(Q) < 5 else L.tanh() / L.tanh().sum(-1, keepdim=True)
+
+    assert "transpose" not in evaluate(WEIGHTS, attempt).sign
+
+
+def fading(x, a):
+    """A sum that fades."""
+    return torch.stack([sum((a[s + 1 : t + 1].prod() * x[s] for s in range(t)), x[t]) for t in range(len(x))])
+
+
+FADING = demo(fading, lambda randn: ((randn(length, 3), randn(length).sigmoid()) for length in (2, 4, 5)))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (
+            lambda x, a: fading(x.flip(0), a).flip(0),
+            "x[1]: in the right answer it depends on nothing",
+        ),
+        (lambda x, a: fading(x, a) - x, "no row of your answer depends on x[t] of its own place t"),
+        (lambda x, a: fading(x, torch.ones_like(a)), "is right, what it does to all others is not"),
+        (lambda x, a: fading(x, a) + x, "is wrong, what it does to all others is right"),
+        (lambda x, a: x, "row 1 of your answer does not change with x[0], and must"),
+        (lambda x, a: fading(x.flip(1), a), "column 0 of your answer changes with x[..., 2], which it must not, and"),
+    ],
+)
+def test_dependence(attempt, said):
+    """The sentence names what the program reads and must not, or does not read and must."""
+    assert said in changed_rows(asked(FADING, attempt))
+
+
+def test_dependence_says_nothing_of_a_factor():
+    """All rows depend on what they must: there is nothing to say."""
+    assert changed_rows(asked(FADING, lambda x, a: 2 * fading(x, a))) is None
+
+
+def test_dependence_on_one_case_is_true_there():
+    """What is said of a row and a cause holds if they are tried by hand."""
+
+    def ahead(x, a):
+        return fading(x, a) + x.roll(-1, 0) * 0.1
+
+    found = changed_rows(asked(FADING, ahead))
+    x, a = FADING.draw(0)[1]
+    other = x.clone()
+    other[1] *= 0.5
+    assert "row 0 of your answer changes with x[1]" in found
+    assert not torch.equal(ahead(x, a)[0], ahead(other, a)[0])
+    assert torch.equal(fading(x, a)[0], fading(other, a)[0])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (lambda x: x / (x - x), "the first NaN comes from"),
+        (lambda x: (x * 0 + torch.inf) * 0, ": 0 · ∞"),
+        (lambda x: x.cumsum(0) - x * torch.inf + x * torch.inf, ": ∞ − ∞"),
+        (lambda x: torch.full_like(x, -torch.inf).softmax(0), ": a softmax over −∞ alone"),
+        (lambda x: torch.full_like(x, torch.inf).softmax(0), ": a softmax over numbers with +∞ among them"),
+        (lambda x: (x - 9).log(), ": log of a number below 0"),
+        (lambda x: (1000 * x.abs()).exp(), ": e to the power of "),
+        (lambda x: 1 / (x * 0), ": a division by 0"),
+    ],
+)
+def test_origin(attempt, said):
+    """The line, and what met there."""
+    assert said in origin(attempt, (torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64),))
+
+
+def test_origin_is_the_first_line():
+    """A NaN is passed on by many lines: the one that made it is named."""
+
+    def attempt(x):
+        zero = x - x
+        share = x / zero * 0
+        return (share + 1) * x
+
+    assert origin(attempt, (torch.ones(3),)) == "the first NaN comes from `share = x / zero * 0`: 0 · ∞"
+    assert origin(lambda x: x + 1, (torch.ones(3),)) is None
+    assert origin(lambda x: torch.empty_like(x) + x, (torch.ones(3),)) is None  # nothing is stored: see `hole`
+
+
+def pairs(length, block):
+    return sum(s // block == t // block for t in range(length) for s in range(t + 1))
+
+
+PAIRS = demo(pairs, lambda randn: [(4, 2), (5, 2), (6, 3), (7, 3), (9, 3), (8, 4)])
+
+
+def test_ignored_is_not_coarse():
+    """An argument that counts in steps, or by its sign, is not ignored."""
+    assert ignored(asked(PAIRS, lambda length, block: (1 << length.bit_length()) + block)) is None
+    assert ignored(asked(FADING, lambda x, a: fading(x.sign(), a))) is None
+    assert ignored(asked(PAIRS, lambda length, block: length)) == "your answer does not depend on block"
+
+
+def test_a_number_in_a_tensor_can_be_ignored():
+    """A tensor without axes has nothing to flip, and is halved all the same."""
+    exercise = dataclasses.replace(
+        FADING,
+        cases=lambda randn: [(randn(n, 2), torch.tensor(0.5, dtype=torch.float64)) for n in (2, 3, 4)],
+        oracle=lambda x, a: a * x.sin(),
+    )
+    assert evaluate(exercise, lambda x, a: x.cos()).sign == "your answer does not depend on a"
+
+
+def test_numbers_of_python_keep_their_digits():
+    """A pair of floats whose first is exact: what is said is said of the second, and not of their order."""
+    halves = registry()["3.4"]
+    late = evaluate(halves, lambda log_a, s, border, t: (halves.solution(log_a, s, border, t)[0], log_a.sum().exp()))
+    assert "item 0" not in (late.sign or "")
+    narrow = evaluate(halves, lambda log_a, *ends: tuple(float(x) for x in halves.solution(log_a.float(), *ends)))
+    assert narrow.outcome == "failed"
+    assert "order" not in narrow.sign
+    bounded = evaluate(halves, lambda log_a, *ends: halves.solution(log_a.clamp(min=-20), *ends))
+    assert "digits" not in (bounded.sign or "")
+
+
+def test_items_in_another_order():
+    """The items of a tuple are right, their order is not."""
+
+    def both(x):
+        return x.sum(0), x.prod(0), len(x)
+
+    exercise = demo(both, lambda randn: [(randn(n, 5),) for n in (2, 3, 4)])
+    said = "the items of your answer are right, but not their order: they are items 1, 0, 2"
+    assert evaluate(exercise, lambda x: (x.prod(0), x.sum(0), len(x))).sign == said
+
+
+@pytest.mark.parametrize("exercise", [e for e in registry().values() if e.kind == "predict"], ids=lambda e: e.id)
+def test_a_wrong_prediction_gets_a_reason(exercise):
+    """Numbers that nobody foresaw are told why they are too small or too large; words have all their sentences."""
+    right = exercise.oracle()
+    if isinstance(right, str):
+        return
+    for factor, word in ((0.87, "Too little: "), (1.17, "Too much: ")):
+        found = evaluate(exercise, lambda guess=factor * right: guess)
+        (why,) = (text for text in exercise._paragraphs if text.startswith(word))
+        why = " ".join(why.split())[len(word) + 1 :].rstrip(".")
+        told = found.problem.sentence
+        assert found.misconception or (told.startswith(f"That is {word.lower()}") and told.endswith(why))
+    assert "Too " not in exercise.statement
+
+
+def test_what_another_case_denies_is_not_said():
+    """Where all keys of a column are negative, ReLU lets no query matter; the right answer is not blind in general."""
+
+    def relu(Q, K):
+        return (Q @ K.relu().mT)[:, :1] * Q.sin()
+
+    def cases(randn):
+        yield randn(4, 3), -randn(4, 3).abs()
+        for _ in range(2):
+            yield randn(5, 3), randn(5, 3).abs()
+
+    exercise = demo(relu, cases)
+    attempt = lambda Q, K: (Q @ K.mT)[:, :1] * Q.sin()  # noqa: E731
+    assert changed_rows(asked(exercise, attempt)) is None
+    alone = dataclasses.replace(exercise, cases=lambda randn: [next(cases(randn)) for _ in range(3)])
+    assert "must not" in changed_rows(asked(alone, attempt))
+
+
+def test_a_row_that_may_have_any_length_matters_all_the_same():
+    """Entries shrink by different factors: the right answer changes with the direction of B[0]."""
+
+    def unit(x, B):
+        return x * torch.nn.functional.normalize(B, dim=1)[0]
+
+    exercise = demo(unit, lambda randn: [(randn(4, 3), randn(4, 3)) for _ in range(3)])
+    assert "must not" not in str(changed_rows(asked(exercise, lambda x, B: x * B[0])))
+    assert "must" in changed_rows(asked(exercise, lambda x, B: x * B[1]))
+
+
+def test_an_answer_much_smaller_than_the_right_one_depends_on_what_it_reads():
+    def oracle(x, a):
+        return x * a[:, None]
+
+    exercise = demo(oracle, lambda randn: [(randn(4, 3), randn(4)) for _ in range(3)])
+    tiny = lambda x, a: 1e-30 * (x + a[:, None] ** 3)  # noqa: E731
+    assert "does not change" not in str(changed_rows(asked(exercise, tiny)))
+
+
+def test_of_several_items_the_wrong_one_is_named():
+    def oracle(x, a):
+        return x, x.cumsum(0)
+
+    exercise = demo(oracle, lambda randn: [(randn(4, 3), randn(4)) for _ in range(3)])
+    found = changed_rows(asked(exercise, lambda x, a: (x, x.flip(0).cumsum(0).flip(0))))
+    assert "of item 1 of your answer changes with x[" in found
+
+
+def test_a_row_that_a_gate_has_cleared_says_nothing_of_the_others():
+    """From row 9 on gates are e^-800: there no row depends on its own gate, in the short cases every row does."""
+
+    def kept(V, g):
+        return (V * g.exp()[:, None]).cumsum(0)
+
+    def gated(randn):
+        for length in (2, 3, 4):
+            yield randn(length, 2), -randn(length).abs()
+        yield randn(17, 2), torch.cat([-randn(9).abs(), torch.full((8,), -800.0)])
+
+    def attempt(V, g):
+        return kept(V, g) if len(g) < 17 else kept(V, g) + (V * g[:, None] * (g < -700)[:, None]).cumsum(0)
+
+    found = evaluate(demo(kept, gated), attempt)
+    assert found.outcome == "failed"
+    assert "and must not" not in (found.sign or "")
