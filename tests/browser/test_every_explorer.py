@@ -11,7 +11,7 @@ import ipywidgets
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from views import CHANGE, PICTURES, SHOWN, drawn
+from views import CHANGE, PICTURES, SHOWN, WRITTEN, drawn, headline
 
 from smalearn.course import widgets
 from smalearn.fast import tile as tl
@@ -64,13 +64,39 @@ def test_a_sentence_a_read_out_and_what_to_do_stand_above(mount, name):
     ]
 
 
-def test_text_is_as_large_as_the_reader_asks_for(mount):
-    page = drawn(mount(widgets.DualityExplorer()))
-    lines = "[...document.querySelectorAll('.smalearn p')].map((p) => parseFloat(getComputedStyle(p).fontSize))"
-    before = page.evaluate(lines)
-    page.evaluate("document.documentElement.style.fontSize = '150%'")
-    assert page.evaluate(lines) == [1.5 * size for size in before]
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1000
+TOUCHED = """(shares) => [...document.querySelectorAll("#first canvas[tabindex]")].map((canvas) => {
+  if (!canvas.clientWidth) return [0, 0];
+  const { left, top, width, height } = canvas.getBoundingClientRect();
+  for (const [x, y] of shares) {
+    const place = { clientX: left + x * width, clientY: top + y * height, bubbles: true };
+    for (const event of ["pointermove", "click"]) {
+      canvas.dispatchEvent(new PointerEvent(event, { ...place, pointerType: "mouse" }));
+    }
+  }
+  return [width, height];
+})"""
+SHARES = [[0.105, 0.3], [0.415, 0.43], [0.23, 0.72], [0.334, 0.61]]
+
+
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_a_page_of_larger_text_is_the_same_page_enlarged(mount, page, name):
+    """Text, canvas text as well, is as large as the reader asks for, and a pointer still finds what it points at."""
+    page.add_init_script(WRITTEN)
+    seen = []
+    for zoom in (1, 1.5):
+        page.set_viewport_size({"width": int(1000 * zoom), "height": int(800 * zoom)})
+        drawn(mount(getattr(widgets, name)()))
+        page.evaluate("(zoom) => (document.documentElement.style.fontSize = `${100 * zoom}%`)", zoom)
+        page.evaluate("sizes.length = 0")
+        boxes = drawn(page).evaluate(TOUCHED, SHARES)
+        state = {trait: page.evaluate(f"model.get('{trait}')") for trait in getattr(widgets, name)().chosen()}
+        lengths = [*np.ravel(boxes), page.evaluate(SMALLEST), drawn(page).evaluate("Math.min(...sizes)")]
+        seen.append((re.findall(r"\d+\.?\d*", json.dumps(state)), np.array(lengths) / zoom))
+    (numbers, lengths), (same, larger) = seen
+    np.testing.assert_allclose(larger, lengths, atol=1)
+    np.testing.assert_allclose(np.array(same, float), np.array(numbers, float), atol=0.02)  # half a pixel of a bar
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= 390
 
 
 SLIDE = """(slider, share) => {
@@ -82,14 +108,17 @@ HEAD = "document.querySelector('#first .headline').getBoundingClientRect().heigh
 
 @pytest.mark.parametrize("width", [390, 700, 1000])
 @pytest.mark.parametrize("name", widgets.__all__)
-def test_the_headline_is_as_high_whatever_it_says(mount, page, name, width):
+def test_the_headline_is_as_high_whatever_it_says_and_its_numbers_are_short(mount, page, name, width):
     page.set_viewport_size({"width": width, "height": 800})
     heights = {drawn(mount(getattr(widgets, name)())).evaluate(HEAD)}
+    found = []
     for slider in page.locator("#first input[type=range]:visible:enabled").all():
         for share in (0, 0.3, 0.6, 1):
             slider.evaluate(SLIDE, share)
             heights.add(drawn(page).evaluate(HEAD))
+            found += re.findall(r"(?<!= )\b[\d,]+", headline(page))  # what is "=" is chosen, not found
     assert len(heights) == 1
+    assert not [number for number in found if len(number) > 5]
 
 
 @pytest.mark.parametrize("name", widgets.__all__)
@@ -174,15 +203,6 @@ def test_a_link_restores_the_state_and_a_broken_one_does_no_harm(mount, name):
         page.evaluate("(hash) => (location.hash = hash)", start if not end else f"explorer=0{end}")
         page.evaluate(show)
         assert page.evaluate("(names) => names.map((name) => model.get(name))", traits) == expected
-
-
-WRITTEN = """Object.assign(window, { sizes: [], texts: [] });
-const write = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function (...parts) {
-  sizes.push(parseFloat(/([\\d.]+)px/.exec(this.font)[1]));
-  texts.push(parts[0]);
-  return write.apply(this, parts);
-};"""
 
 
 @pytest.mark.parametrize("name", widgets.__all__)

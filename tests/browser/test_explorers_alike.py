@@ -1,7 +1,7 @@
 """What explorers do alike with other traits or places: pictures that follow, arrow keys, and other random numbers."""
 
 import pytest
-from views import SHOWN, change, drawn
+from views import SHOWN, WRITTEN, change, drawn
 
 from smalearn.course import widgets
 from smalearn.course.widgets.chunk_explorer import PARTS
@@ -126,3 +126,17 @@ def test_other_numbers_are_drawn_from_four_seeds(mount, name):
         page.get_by_role("button", name="Draw other").click()
         assert page.evaluate("saved.seed") == seed
         assert drawn(page).get_by_role("button", name=f"(seed {seed})").is_visible()
+
+
+NAMED = [  # an explorer, its state, and what stands along the edges of its pictures
+    ("BlockExplorer", {}, ["output t", "input s"]),
+    ("ChunkExplorer", {}, ["multiply-adds", "c, from recurrent (1) to quadratic (T)", "inside", "in + out", "across"]),
+    ("MaskExplorer", {}, ["target t", "source s"]),
+    ("MaskExplorer", {"text": "to be or not to be", "decays": 0.5, "target": 5}, ["to", "or", "not", "2", "0.13"]),
+]
+
+
+@pytest.mark.parametrize(("name", "state", "texts"), NAMED)
+def test_pictures_name_their_edges(mount, page, name, state, texts):
+    page.add_init_script(WRITTEN)
+    assert set(texts) <= set(drawn(mount(getattr(widgets, name)(**state))).evaluate("texts"))

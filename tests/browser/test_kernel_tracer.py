@@ -318,7 +318,9 @@ def test_two_programs_race(mount):
     assert page.get_by_role("combobox").count() == 0  # a race has no choice of designs
     page.get_by_role("slider", name="Steps, done").press("End")
     assert page.evaluate("saved.step") == max(len(trace["steps"]) for trace in explorer._traces)
-    assert headline(drawn(page)) == "“your walk” moved 12,448 bytes, “four steps” 36,992, 2.97 times as many"
+    assert (
+        headline(drawn(page)) == "“your walk” moved 12.4 thousand bytes, “four steps” 37 thousand, 2.97 times as many"
+    )
     assert table(page) == {name: row(totals) for name, totals in explorer.costs.items()}
 
 

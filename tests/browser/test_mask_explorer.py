@@ -59,6 +59,13 @@ def canvas(page, name):
     return page.get_by_role("application", name=name)
 
 
+def matrices(page):
+    """Left, top and side of L, G and M on their canvas."""
+    width = canvas(page, re.compile("^L, G and M")).bounding_box()["width"]
+    boxes = page.evaluate("(width) => script.layOutMatrices(model.get('_words'), width).boxes", width)
+    return [(box["x"], box["y"], box["long"]) for box in boxes]
+
+
 def random_explorers(family, lengths):
     """Explorers of random parameters; some decays are 0 and 1."""
     chance = random.Random(family)
@@ -288,18 +295,19 @@ def test_a_row_is_looked_at_by_pointing_and_chosen_by_a_click(mount):
     page = drawn(mount(MaskExplorer(TEXT)))
     picture = canvas(page, re.compile("^L, G and M"))
     box = picture.bounding_box()
-    side = (box["width"] - 2 * 26) / 3
+    (x, y, side), _, (last, *_) = matrices(page)
     pictures = page.evaluate(PICTURES)
-    page.mouse.move(box["x"] + 30, box["y"] + 20 + 3.5 * side / T)
+    page.mouse.move(box["x"] + x + 3, box["y"] + y + 3.5 * side / T)
     heard(page, "Row 3 of M, “d”, weighs")
     assert page.evaluate("model.get('target')") == 11  # Python is not told of a look
     assert page.evaluate(PICTURES)[2] != pictures[2]
-    page.mouse.move(box["x"] + side + 13, box["y"] + 60)  # between two matrices
+    page.mouse.move(box["x"] + x + side + 13, box["y"] + y + 10)  # between two matrices
     assert drawn(page).evaluate(PICTURES) == pictures
-    page.mouse.move(box["x"] + 30, box["y"] + 20 + 3.5 * side / T)
-    page.mouse.move(box["x"] + 30, box["y"] - 5)
+    page.mouse.move(box["x"] + x - 10, box["y"] + y + 3.5 * side / T)  # on a word
+    assert drawn(page).evaluate(PICTURES) != pictures
+    page.mouse.move(box["x"] + x, box["y"] - 5)
     assert drawn(page).evaluate(PICTURES) == pictures
-    picture.click(position={"x": box["width"] - 30, "y": 20 + 7.5 * side / T})
+    picture.click(position={"x": last + 3, "y": y + 7.5 * side / T})
     assert page.evaluate("saved.target") == 7
     picture.click(position={"x": 5, "y": 5})  # on a title
     assert page.evaluate("saved.target") == 7
@@ -307,8 +315,8 @@ def test_a_row_is_looked_at_by_pointing_and_chosen_by_a_click(mount):
 
 def test_a_finger_drags_the_row_and_scrolls_elsewhere(mount):
     page = drawn(mount(MaskExplorer(TEXT, target=6)))
-    side = (canvas(page, re.compile("^L, G and M")).bounding_box()["width"] - 2 * 26) / 3
-    assert [drags(page, 2, 30, 20 + side * share) for share in (0.1, 0.5, 0.9)] == [False, True, False]
+    (x, y, side), *_ = matrices(page)
+    assert [drags(page, 2, x + 10, y + side * share) for share in (0.1, 0.5, 0.9)] == [False, True, False]
     change(page, split=1)
     assert [drags(page, 4, x, 60) for x in (60, 300)] == [True, False]
     assert not drags(page, 0, 30, 118)  # below the bars of decays
@@ -339,8 +347,10 @@ def test_zero_is_dotted_a_negative_number_has_a_stroke_and_the_largest_is_strong
         return [...new Set(Array.from({ length: data.length / 4 }, (_, i) => hex(data.slice(4 * i, 4 * i + 3))))];
       });
     }"""
-    cell = (canvas(page, re.compile("^L, G and M")).bounding_box()["width"] - 2 * 26) / 3 / T
-    boxes = [((s + 0.2) * cell, 20 + (t + 0.2) * cell, 0.6 * cell, 0.6 * cell) for t, s in [(3, 3), (8, 7), (10, 2)]]
+    (x, y, side), *_ = matrices(page)
+    cell = side / T
+    places = [(3, 3), (8, 7), (10, 2)]
+    boxes = [(x + (s + 0.2) * cell, y + (t + 0.2) * cell, 0.6 * cell, 0.6 * cell) for t, s in places]
     one, minus_one, zero = page.evaluate(pixels, boxes)
     assert one == ["#0072b2"]
     assert "#b34e00" in minus_one

@@ -7,6 +7,15 @@ from playwright.sync_api import Error, Page
 FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
 PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
 SHOWN = PICTURES.replace(".map(", ".filter((one) => one.clientWidth).map(")
+# The texts that are written on pictures, and their sizes in pixels of the screen.
+WRITTEN = """Object.assign(window, { sizes: [], texts: [] });
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (...parts) {
+  const { a, b } = this.getTransform(); // of a text that stands upright or not
+  sizes.push(Math.round(parseFloat(/([\\d.]+)px/.exec(this.font)[1]) * Math.hypot(a, b)));
+  texts.push(parts[0]);
+  return write.apply(this, parts);
+};"""
 # One step of a slider, list, box or button.
 CHANGE = """(control) => {
   if (control.type === "range") +control.value < +control.max ? control.stepUp() : control.stepDown();

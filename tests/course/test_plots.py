@@ -12,6 +12,8 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
+from matplotlib_inline.config import InlineBackend
+from traitlets.config import Configurable
 
 from smalearn import ShapeError, masks
 from smalearn.course import plots
@@ -121,6 +123,14 @@ PICTURES = {
     "fits": lambda ax: fits({"low rank": ([0.25, 0.5], [0.8, 0.6])}, ax, title="noise"),
 }
 SMALLEST = {"offsets": 7, "train": 8}  # points; else 9
+
+
+@pytest.mark.parametrize("title", ["", " "])
+@pytest.mark.parametrize("plot", [plots.heatmap, plots.mask, lambda M, **title: plots.words(M, "a b", **title)])
+def test_an_empty_title_is_refused_before_anything_is_drawn(plot, title):
+    with pytest.raises(ValueError, match=f"title, expected .*, got {title!r}"):
+        plot(torch.ones(2, 2), title=title)
+    assert not plt.get_fignums()
 
 
 def texts(figure):
@@ -340,3 +350,19 @@ def test_a_notebook_hears_of_dark_pages_and_a_program_does_not(monkeypatch, caps
     monkeypatch.setattr("IPython.display.display", shown.append)
     plots.use_style()
     assert 'data-jp-theme-light="false"' in shown[0].data
+
+
+@pytest.mark.filterwarnings("ignore:InlineBackend._figure_formats_changed:DeprecationWarning")  # is its own
+@pytest.mark.parametrize("live", [False, True])
+def test_pictures_are_sharp_in_jupyterlab_and_small_where_they_are_stored(monkeypatch, live):
+    import IPython
+
+    monkeypatch.setattr(IPython, "get_ipython", Configurable)
+    monkeypatch.setattr("IPython.display.display", lambda shown: None)
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    if live:
+        monkeypatch.setenv("JPY_SESSION_NAME", "03.ipynb")
+    InlineBackend.clear_instance()
+    plots.use_style()
+    assert InlineBackend.instance().figure_formats == {"retina" if live else "png"}
+    InlineBackend.clear_instance()

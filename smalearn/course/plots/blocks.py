@@ -21,7 +21,9 @@ Span = tuple[int, int]
 FLOOR = 1e-17  # smaller singular values are drawn here, zero among them
 
 
-def outlined(M: object, outlines: Mapping[str, tuple[Span, Span]], ax: Axes | None = None, *, title: str = "") -> Axes:
+def outlined(
+    M: object, outlines: Mapping[str, tuple[Span, Span]], ax: Axes | None = None, *, title: str | None = None
+) -> Axes:
     """Picture of a matrix, as `heatmap` draws it, with some of its blocks outlined and named.
 
     `outlines` is name -> ((first row, end), (first column, end)), each end excluded as in a slice; their colours are
@@ -43,7 +45,7 @@ def outlined(M: object, outlines: Mapping[str, tuple[Span, Span]], ax: Axes | No
     return ax
 
 
-def spectra(matrices: Mapping[str, object], ax: Axes | None = None, *, title: str = "") -> Axes:
+def spectra(matrices: Mapping[str, object], ax: Axes | None = None, *, title: str | None = None) -> Axes:
     """Singular values of some matrices on a logarithmic axis, each divided by its largest: a rank is a cliff.
 
     A dotted line marks the rounding error of double precision; ratios below 1e-17 are drawn there.
@@ -61,7 +63,7 @@ def spectra(matrices: Mapping[str, object], ax: Axes | None = None, *, title: st
 
 
 def decades(
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], ax: Axes | None = None, *, title: str = ""
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], ax: Axes | None = None, *, title: str | None = None
 ) -> Axes:
     """Curves name -> (x, y) on a logarithmic axis over a linear one, where exponential growth is a straight line.
 
@@ -70,13 +72,13 @@ def decades(
     for name, (x, y) in curves.items():
         if len(x) != len(y):
             raise ShapeError(f"decades: curve {name!r} needs one y for each x, got {len(x)} and {len(y)}")
-    ax = own_axes(ax, 4.6, 3.4)
+    ax = own_axes("decades", ax, (4.6, 3.4), title)
     for number, (name, (x, y)) in enumerate(curves.items()):
         y = np.asarray(y, dtype=float)
         visible = np.where(np.isfinite(y) & (y > 0), y, np.nan)
         style = {"marker": MARKERS[number % len(MARKERS)], "linestyle": DASHES[number % len(DASHES)]}
         ax.plot(x, visible, color=f"C{number}", linewidth=1, markevery=max(1, len(x) // 12), label=name, **style)
-    ax.set(yscale="log", title=title)
+    ax.set(yscale="log")
     ax.grid(True)
     ax.legend(fontsize=9)
     return ax

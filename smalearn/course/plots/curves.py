@@ -35,8 +35,8 @@ def costs(
     points = {label: _points(label, *curve) for label, curve in curves.items()}
     if not points:
         raise ValueError("costs: curves, expected at least one, got none")
-    ax = own_axes(ax, 5.5, 3.6)
-    ax.set(yscale="log", xlabel="length T", ylabel="cost", title=title or "")
+    ax = own_axes("costs", ax, (5.5, 3.6), title)
+    ax.set(yscale="log", xlabel="length T", ylabel="cost")
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_formatter("{x:,.10g}")
     ax.grid(True)

@@ -48,7 +48,7 @@ def border(log_a: torch.Tensor, start: int) -> Figure:
     return figure
 
 
-def four_steps(chunks: int, ax: Axes | None = None, *, title: str = "") -> Axes:
+def four_steps(chunks: int, ax: Axes | None = None, *, title: str | None = None) -> Axes:
     """Map of a lower triangular matrix cut into chunks, with the factors of each block in the colours of the steps.
 
     A block on the diagonal is computed whole, step 1. Each block below is a product of three factors: a row of what
@@ -57,7 +57,7 @@ def four_steps(chunks: int, ax: Axes | None = None, *, title: str = "") -> Axes:
     from matplotlib.patches import Patch, Rectangle
 
     check_count("four_steps", "chunks", chunks)
-    ax, thin = own_axes(ax, 5.6, 4.0), 0.22
+    ax, thin = own_axes("four_steps", ax, (5.6, 4.0), title), 0.22
     names = "1 within chunks", "2 write", "3 pass on", "4 read"
     for row in range(chunks):
         for column in range(row + 1):
@@ -73,7 +73,6 @@ def four_steps(chunks: int, ax: Axes | None = None, *, title: str = "") -> Axes:
     ax.set_yticks(ticks, range(chunks))
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    ax.set_title(title)
     entries = [Patch(facecolor=colour, label=name) for colour, name in zip(STEPS, names, strict=True)]
     ax.legend(handles=entries, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
     return ax
@@ -85,7 +84,7 @@ def venn(
     """Two families as overlapping circles; a name that is in both stands in the overlap."""
     from matplotlib.patches import Circle
 
-    ax = own_axes(ax, 7.5, 4.4)
+    ax = own_axes("venn", ax, (7.5, 4.4))
     for number, x in enumerate((-0.62, 0.62)):
         ax.add_patch(Circle((x, 0), 1.1, facecolor=f"C{number}", alpha=0.22, edgecolor="none"))
         ax.add_patch(Circle((x, 0), 1.1, fill=False, edgecolor=f"C{number}", linewidth=2))

@@ -21,7 +21,7 @@ def flow(
     ax: Axes | None = None,
     *,
     mixing: Sequence[str] = (),
-    title: str = "",
+    title: str | None = None,
 ) -> Axes:
     """Picture of a program: a box for each step, and what passes from one to the next written on its arrow.
 
@@ -36,7 +36,7 @@ def flow(
     if missing := {name for start, end, _ in arrows for name in (start, end)} - boxes.keys():
         raise ValueError(f"flow: arrows, expected a box for {min(missing)!r}, got {', '.join(boxes)}")
     xs, ys = zip(*boxes.values(), strict=True)
-    ax = own_axes(ax, max(xs) - min(xs) + 1.6, max(ys) - min(ys) + 1.2)
+    ax = own_axes("flow", ax, (max(xs) - min(xs) + 1.6, max(ys) - min(ys) + 1.2), title)
     drawn = {}
     for name, place in boxes.items():
         style = {"boxstyle": "round,pad=0.35", "edgecolor": "none"}
@@ -52,6 +52,6 @@ def flow(
         where = {"xytext": (0, 3 * level), "textcoords": "offset points"}
         align = {"ha": "center", "va": "bottom" if level else "center", "fontsize": 9}
         ax.annotate(label, ((x0 + x1) / 2, (y0 + y1) / 2), **where, **align, **box)
-    ax.set(xlim=(min(xs) - 0.8, max(xs) + 0.8), ylim=(min(ys) - 0.6, max(ys) + 0.6), title=title)
+    ax.set(xlim=(min(xs) - 0.8, max(xs) + 0.8), ylim=(min(ys) - 0.6, max(ys) + 0.6))
     ax.axis("off")
     return ax

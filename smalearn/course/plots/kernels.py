@@ -44,12 +44,12 @@ class Span(NamedTuple):
     end: float
 
 
-def hierarchy(levels: Sequence[Level], ax: Axes | None = None, *, title: str = "") -> Axes:
+def hierarchy(levels: Sequence[Level], ax: Axes | None = None, *, title: str | None = None) -> Axes:
     """Kinds of memory as boxes, the nearest to the arithmetic on top: the wider, the more fits in, logarithmically."""
     from matplotlib.patches import FancyBboxPatch
 
     sizes = [level.size for level in levels]
-    ax = own_axes(ax, 6.5, 0.4 + 0.62 * len(levels))
+    ax = own_axes("hierarchy", ax, (6.5, 0.4 + 0.62 * len(levels)), title)
     logs = np.log(np.divide(sizes, sizes[0]))
     widths = 0.44 + 0.56 * logs / (logs[-1] or 1.0)  # the narrowest holds a name
     for number, (level, width) in enumerate(zip(levels, widths, strict=True)):
@@ -60,7 +60,7 @@ def hierarchy(levels: Sequence[Level], ax: Axes | None = None, *, title: str = "
         ax.text(-0.56, -number, _amount(level.size, 1024, "B"), ha="right", va="center", color=INK)
         speed = "not published" if level.bandwidth is None else _amount(level.bandwidth, 1000, "B/s")
         ax.text(0.56, -number, speed, ha="left", va="center", color=GREY if level.bandwidth is None else INK)
-    ax.set(xlim=(-0.85, 0.95), ylim=(-len(levels) + 0.5, 0.5), title=title)
+    ax.set(xlim=(-0.85, 0.95), ylim=(-len(levels) + 0.5, 0.5))
     ax.axis("off")
     return ax
 
@@ -71,14 +71,14 @@ def roofline(
     roofs: Mapping[str, float],
     ax: Axes | None = None,
     *,
-    title: str = "",
+    title: str | None = None,
 ) -> Axes:
     """Rate against intensity: rate = min(roof, bandwidth · flops / bytes), the most that a machine allows.
 
     A full marker is that bound for a design whose work and traffic were counted; a hollow one below it is a rate that
     somebody has published. `bandwidth` is in bytes a second, `roofs` names operations a second of arithmetic units.
     """
-    ax = own_axes(ax, 7.5, 4.4)
+    ax = own_axes("roofline", ax, (7.5, 4.4), title)
     places = {name: design.flops / design.bytes for name, design in designs.items()}
     ends = min(places.values()) / 3, max(*places.values(), max(roofs.values()) / bandwidth) * 8
     for name, roof in roofs.items():
@@ -93,35 +93,35 @@ def roofline(
             label = f"{name}, published"
             ax.plot([places[name]], [design.published], markerfacecolor="white", markersize=8, label=label, **style)
     ax.legend(handles=ax.lines[len(roofs) :], loc="upper left")
-    ax.set(xscale="log", yscale="log", xlabel="flops for each byte moved", ylabel="flops per second", title=title)
+    ax.set(xscale="log", yscale="log", xlabel="flops for each byte moved", ylabel="flops per second")
     ax.grid(True)
     return ax
 
 
-def offsets(event: Event, ax: Axes | None = None, *, title: str = "") -> Axes:
+def offsets(event: Event, ax: Axes | None = None, *, title: str | None = None) -> Axes:
     """One access of a tile of two axes: the offset of each of its entries, grey where a mask is off."""
     from matplotlib.patches import Rectangle
 
     tile = event.offsets
-    ax = own_axes(ax, 0.8 + 0.36 * tile.shape[1], 0.8 + 0.3 * tile.shape[0])
+    ax = own_axes("offsets", ax, (0.8 + 0.36 * tile.shape[1], 0.8 + 0.3 * tile.shape[0]), title)
     for (row, column), offset in np.ndenumerate(tile):
         reached = offset >= 0
         style = {"facecolor": "C0" if reached else PALE, "alpha": 0.25 if reached else 1, "edgecolor": "white"}
         ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **style))
         if reached:
             ax.text(column, row, str(offset), ha="center", va="center", fontsize=7, color=INK)
-    ax.set(xlim=(-0.5, tile.shape[1] - 0.5), ylim=(tile.shape[0] - 0.5, -0.5), title=title)
+    ax.set(xlim=(-0.5, tile.shape[1] - 0.5), ylim=(tile.shape[0] - 0.5, -0.5))
     ax.set(xlabel="columns of the tile", ylabel="rows of the tile")
     ax.set_xticks([])
     ax.set_yticks([])
     return ax
 
 
-def timeline(rows: Mapping[str, Sequence[Span]], ax: Axes | None = None, *, title: str = "") -> Axes:
+def timeline(rows: Mapping[str, Sequence[Span]], ax: Axes | None = None, *, title: str | None = None) -> Axes:
     """Work over time: a row for each worker, a bar for each piece of work, pale where a worker waits for one."""
     kinds = dict.fromkeys(span.work for spans in rows.values() for span in spans)
     colours = {work: f"C{k}" for k, work in enumerate(kinds)}
-    ax = own_axes(ax, 7.5, 1.2 + 0.32 * len(rows))
+    ax = own_axes("timeline", ax, (7.5, 1.2 + 0.32 * len(rows)), title)
     for row, spans in enumerate(rows.values()):
         last_end = 0.0
         for work, begin, end in spans:
@@ -131,7 +131,7 @@ def timeline(rows: Mapping[str, Sequence[Span]], ax: Axes | None = None, *, titl
             last_end = end
     handles = {patch.get_label(): patch for patch in ax.containers}
     ax.legend(handles.values(), handles, loc="upper left", bbox_to_anchor=(1, 1))
-    ax.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, None), title=title)
+    ax.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, None))
     ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(axis="y", length=0)
     return ax

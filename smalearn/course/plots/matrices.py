@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from smalearn._checks import ShapeError
-from smalearn.course.plots.style import DOTS, GREY, PAPER, own_axes, show_numbers
+from smalearn.course.plots.style import DOTS, GREY, PAPER, coloured, own_axes, show_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,15 +44,14 @@ def heatmap(
     for axis, size, labels in zip("TS", values.shape, (row_labels, column_labels), strict=True):
         if labels is not None and len(labels) != size:
             raise ShapeError(f"heatmap: axis {axis} is {size} in M but there are {len(labels)} labels")
-    shown = np.ma.masked_where(~np.isfinite(values) | (values == 0), values)
-    norm = _norm(shown, scale)
-    ax = own_axes(ax, 4.6, 3.8)
+    norm = _norm(coloured(values), scale)
+    ax = own_axes("heatmap", ax, (4.6, 3.8), title)
     oblong = max(values.shape) > 3 * min(values.shape)
-    image = show_numbers(ax, shown, norm, "auto" if oblong else "equal")
+    image = show_numbers(ax, values, norm, "auto" if oblong else "equal")
     broken = np.ma.masked_where(np.isfinite(values), np.ones_like(values))
     ax.imshow(broken, ListedColormap([GREY]), aspect=ax.get_aspect())
     ax.spines[:].set_visible(False)
-    ax.set(xlabel="source s", ylabel="target t", title=title or "")
+    ax.set(xlabel="source s", ylabel="target t")
     _ticks(ax.yaxis, row_labels)
     _ticks(ax.xaxis, column_labels, rotation=90)
     _key(ax, image, values)

@@ -45,11 +45,10 @@ def contraction(
     missing = [axis for axis in members if sizes is not None and axis not in sizes]
     if missing:
         raise ValueError(f"contraction: sizes, expected a size for axis '{missing[0]}', got {', '.join(sizes)}")
-    ax = own_axes(ax, 4.6, 2.8)
+    ax = own_axes("contraction", ax, (4.6, 2.8), title)
     texts = {axis: axis if sizes is None else f"{axis} = {sizes[axis]:,}" for axis in members}
     colours = {axis: f"C{number}" for number, axis in enumerate(members)}
     _draw_network(ax, names, _ring(len(terms)), members, output, texts, colours)
-    ax.set_title(title or "")
     return ax
 
 

@@ -32,7 +32,7 @@ def words(
     a list, that would touch the label before it gets none.
     """
     tokens = _tokens("words", M, passage)
-    ax = heatmap(M, own_axes(ax, 7, 6.2), title=title, scale=scale)
+    ax = heatmap(M, own_axes("words", ax, (7, 6.2), title), scale=scale)
     # The labels themselves take some of the height, hence more points for a label than it is high.
     points = 72 * ax.figure.get_figheight() * ax.get_position().height
     gap = len(tokens) * LABEL_POINTS / points

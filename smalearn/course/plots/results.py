@@ -30,7 +30,8 @@ def times(contest: Mapping, ax: Axes | None = None, *, title: str | None = None)
     ours = [name for name in samples if name in contest["speedups"]]
     colours = {name: f"C{number}" for number, name in enumerate(ours)}
     low, medians, high = np.array([quartiles[name] for name in names]).T
-    ax = own_axes(ax, 6.5, 1 + 0.32 * len(names))
+    title = contest["problem"].replace(": ", "\n") if title is None else title
+    ax = own_axes("times", ax, (6.5, 1 + 0.32 * len(names)), title)
     ax.barh(range(len(names)), medians, height=0.7, color=[colours.get(name, PALE) for name in names])
     ax.hlines(range(len(names)), low, high, colors=INK, linewidth=1)
     labels = [_short(median, 3) + " ms" for median in medians]
@@ -42,8 +43,7 @@ def times(contest: Mapping, ax: Axes | None = None, *, title: str | None = None)
         ]
     for place, (end, text) in enumerate(zip(high, labels, strict=True)):
         ax.annotate(text, (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
-    title = contest["problem"].replace(": ", "\n") if title is None else title
-    ax.set(xlabel="milliseconds", title=title)
+    ax.set(xlabel="milliseconds")
     ax.set_yticks(range(len(names)), names)
     ax.set_xlim(0, 1.3 * high.max())  # room for the numbers behind the bars
     ax.set_ylim(len(names) - 0.4, -0.6)

@@ -35,7 +35,7 @@ def block_tree(
         first = token // sizes[level] * sizes[level]
         return (first + min(first + sizes[level], length) - 1) / 2, len(block_lens) - level
 
-    ax = own_axes(ax, 6, 3.4)
+    ax = own_axes("block_tree", ax, (6, 3.4))
     branches = [(node(level, t), node(level + 1, t)) for level in range(len(block_lens)) for t in range(length)]
     ax.add_collection(LineCollection(branches, colors=GREY, linewidths=1))
     for number, (i, j) in enumerate(pairs):

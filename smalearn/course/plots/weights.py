@@ -65,7 +65,7 @@ def train_path(sizes: tuple[int, int, int, int], column: int, row: int, ax: Axes
         if not 0 <= feature < count:
             raise ValueError(f"train_path: {name} must be in 0 … {count - 1}, got {feature}")
     (k, h), (i, j) = divmod(column, d), divmod(row, b)
-    ax = own_axes(ax, 8.4, 5)
+    ax = own_axes("train_path", ax, (8.4, 5))
     groups = [(c, d), (c, b), (b, c), (b, a), (a, b)]
     _wires(ax, groups)
     path = zip([(k, h), (k, j), (j, k), (j, i), (i, j)], groups, strict=True)
@@ -121,13 +121,13 @@ def _table(ax, left, numbers, title, cell, lit):
     table.spines[:].set_visible(False)
 
 
-def inclusion(edges: Sequence[tuple[str, str]], ax: Axes | None = None, *, title: str = "") -> Axes:
+def inclusion(edges: Sequence[tuple[str, str]], ax: Axes | None = None, *, title: str | None = None) -> Axes:
     """Diagram of inclusions: families as boxes, the larger ones higher, a line from each up to those that hold it.
 
     `edges` are pairs of names, (smaller, larger).
     """
     rows = _rows(edges)
-    ax = own_axes(ax, 8.2, 0.4 + 1.0 * len(rows))
+    ax = own_axes("inclusion", ax, (8.2, 0.4 + 1.0 * len(rows)), title)
     places = {}
     for height, row in enumerate(rows):
         for number, name in enumerate(row):
@@ -138,7 +138,7 @@ def inclusion(edges: Sequence[tuple[str, str]], ax: Axes | None = None, *, title
     for name, (x, y) in places.items():
         box = {"facecolor": "white", "edgecolor": f"C{y % 7}", "boxstyle": "round,pad=0.35", "linewidth": 1.5}
         ax.text(x, y, name, ha="center", va="center", color=INK, fontsize=9, bbox=box)
-    ax.set(xlim=(0, 1), ylim=(-0.45, len(rows) - 0.55), title=title)
+    ax.set(xlim=(0, 1), ylim=(-0.45, len(rows) - 0.55))
     ax.axis("off")
     return ax
 
@@ -161,7 +161,7 @@ def fits(
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     ax: Axes | None = None,
     *,
-    title: str = "",
+    title: str | None = None,
     legend: bool = True,
 ) -> Axes:
     """Curves, label -> (numbers stored as a part of the dense matrix, relative errors), of approximations."""
@@ -172,14 +172,14 @@ def fits(
             raise ShapeError(f"fits: {label!r} has {len(sizes)} sizes but {len(errors)} errors")
         if not (np.asarray(sizes) > 0).all() or not (np.isfinite(errors) & (np.asarray(errors) >= 0)).all():
             raise ValueError(f"fits: {label!r} needs sizes above 0 and finite errors ≥ 0")
-    ax = own_axes(ax, 4.2, 3.2)
+    ax = own_axes("fits", ax, (4.2, 3.2), title)
     for number, (label, (sizes, errors)) in enumerate(curves.items()):
         dash, marker = DASHES[number % len(DASHES)], MARKERS[number % len(MARKERS)]
         ax.plot(sizes, errors, dash, marker=marker, color=f"C{number % 7}", label=label, clip_on=False)
     ax.axvline(1, color=GREY, linewidth=1, zorder=0)
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_formatter(lambda x, _: f"1/{1 / x:g}" if x < 1 else f"{x:g}")
-    ax.set(xlabel="numbers stored / dense", ylabel="relative error", ylim=(0, 1.02), title=title)
+    ax.set(xlabel="numbers stored / dense", ylabel="relative error", ylim=(0, 1.02))
     ax.grid(True)
     if legend:
         ax.legend()

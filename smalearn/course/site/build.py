@@ -1,6 +1,8 @@
 """Build a folder of pages from the course's folder, by Sphinx with myst-nb and furo."""
 
+import base64
 import io
+import json
 import re
 import shutil
 import tempfile
@@ -17,6 +19,16 @@ from smalearn.course.workbook import notebook
 __all__ = ["build"]
 
 STATIC = Path(__file__).parent / "static"
+FONTS = {
+    "Main-Regular": ("KaTeX_Main", "normal"),
+    "Math-Italic": ("KaTeX_Math", "italic"),
+    "Size2-Regular": ("KaTeX_Size2", "normal"),
+}
+ADD_FONTS = """.forEach(([family, style, data]) => {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+  document.fonts.add(new FontFace(family, bytes, { style }));
+});
+"""
 
 
 def build(course: Path, output: Path, repository: str | None = None) -> int:
@@ -98,7 +110,13 @@ def _sources(course, chapters, source, repository):
 
 
 def _static(folder, used, stills):
-    """Write what pages load: scripts of the explorers, and the pictures of the cards."""
+    """Write what pages load: scripts of the explorers, the pictures of the cards, and the letters of formulas.
+
+    A font that a style sheet names comes after the text is seen, which then moves; one that a script holds is there.
+    """
+    fonts = {name: (folder / f"katex/fonts/KaTeX_{name}.woff2").read_bytes() for name in FONTS}
+    held = json.dumps([[*FONTS[name], base64.b64encode(data).decode("ascii")] for name, data in fonts.items()])
+    (folder / "katex" / "fonts.js").write_text(held + ADD_FONTS, encoding="utf-8")
     for name in used:
         (folder / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
     (folder / "stills").mkdir()
@@ -138,7 +156,6 @@ def _configuration(source, repository):
         "html_static_path": [str(source / "static")],
         "html_extra_path": [str(source / "extra")],
         "html_css_files": ["katex/katex.min.css", "site.css"],
-        "html_js_files": ["katex/katex.min.js"],
         "exclude_patterns": ["static", "extra"],
         "html_logo": str(source / "static" / "mark.svg"),
         "html_favicon": str(source / "static" / "mark.svg"),

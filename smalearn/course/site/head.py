@@ -15,15 +15,16 @@ def setup(app) -> dict[str, bool]:
 
 
 def _complete(app, name, template, context, doctree):
-    """Give a page its title and its lines of meta-data, and the script by which explorers live from the start."""
+    """Give a page its title, its lines of meta-data, and the scripts by which nothing moves once it is seen."""
     context["docstitle"] = context["docstitle"] or ("smalearn" if name == "search" else "")
     title = _text(context.get("title") or "smalearn")
-    script, picture = context["pathto"]("_static/site.js", 1), context["pathto"]("_static/card.png", 1)
+    scripts = ["katex/fonts.js", "katex/katex.min.js"] if 'class="formula' in (context.get("body") or "") else []
+    picture = context["pathto"]("_static/card.png", 1)
     if address := app.config.smalearn_address:
         picture = f"{address}/_static/card.png"
     lines = {"og:type": "website", "og:site_name": "smalearn", "og:title": title, "og:image": picture}
     lines |= {"og:image:width": "1200", "og:image:height": "630", "twitter:card": "summary_large_image"}
-    tags = [f'<script src="{script}"></script>']
+    tags = [f'<script src="{context["pathto"](f"_static/{file}", 1)}"></script>' for file in [*scripts, "site.js"]]
     if words := _summary(context.get("body") or ""):
         lines["og:description"] = words
         tags.append(f'<meta name="description" content="{escape(words)}">')

@@ -166,6 +166,7 @@ class View {
     this.frame = undefined;
     this.root.toggleAttribute("data-dark", isDark());
     const style = getComputedStyle(this.root);
+    this.zoom = zoom();
     this.colour = (name) => style.getPropertyValue(`--${name}`).trim();
     this.font = (size, weight = "normal") => `${weight} ${size}px ${style.fontFamily}`;
     for (const part of this.parts) part();
@@ -226,18 +227,18 @@ class View {
     this.parts.push(() => (input.checked = get()));
   }
 
-  /** A canvas as wide as its parent, `height(width)` high; `paint(pen, width, height)` works in CSS pixels. */
+  /** A canvas as wide as its parent, `height(width)` high; `paint(pen, width, height)` works in pixels of the picture. */
   canvas(parent, { label, height, paint }) {
     const canvas = make(parent, "canvas", { tabindex: 0, role: "application", "aria-label": label });
     const pen = canvas.getContext("2d");
     let width = 0;
     this.parts.push(() => {
-      width = canvas.clientWidth || width; // hidden for a moment, as while JupyterLab changes its theme: drawn anyway
+      width = widthOf(canvas) || width; // hidden for a moment, as while JupyterLab changes its theme: drawn anyway
       if (!width) return; // not shown yet: drawn when it gets a size
-      const [ratio, high] = [window.devicePixelRatio, Math.round(height(width))];
+      const [ratio, high] = [this.zoom * window.devicePixelRatio, Math.round(height(width))];
       const size = [Math.round(width * ratio), Math.round(high * ratio)];
       if (canvas.width !== size[0] || canvas.height !== size[1]) [canvas.width, canvas.height] = size;
-      canvas.style.height = `${high}px`;
+      canvas.style.height = `${high * this.zoom}px`;
       pen.setTransform(size[0] / width, 0, 0, size[1] / high, 0, 0);
       pen.clearRect(0, 0, width, high);
       pen.save();
@@ -248,14 +249,11 @@ class View {
   }
 
   /**
-   * Drag something on a canvas: `move(x, y)` in CSS pixels. A finger drags where `near(x, y)`, else it scrolls.
+   * Drag something on a canvas: `move(x, y)` in its pixels. A finger drags where `near(x, y)`, else it scrolls.
    * `cursor(x, y)` is what the pointer looks like; `canvas.hot` says whether it is near what can be dragged.
    */
   drag(canvas, { near, move, cursor = (x, y) => (near(x, y) ? "grab" : "crosshair") }) {
-    const at = (event) => {
-      const box = canvas.getBoundingClientRect();
-      return [event.clientX - box.left, event.clientY - box.top];
-    };
+    const at = (event) => pointOn(canvas, event);
     const point = (event) => {
       const held = canvas.hasPointerCapture(event.pointerId);
       canvas.style.cursor = cursor(...at(event)).replace(/^grab$/, held ? "grabbing" : "grab");
@@ -283,6 +281,12 @@ class View {
       if (canvas.hasPointerCapture(event.pointerId)) move(...at(event));
     });
     this.listen(canvas, "click", (event) => move(...at(event))); // a finger's tap
+  }
+
+  /** Say where the mouse is: `look(at(x, y))` in pixels of the canvas, and `look()` when it leaves. */
+  pointed(canvas, at, look) {
+    this.listen(canvas, "pointermove", (e) => e.pointerType === "mouse" && look(at(...pointOn(canvas, e))));
+    this.listen(canvas, "pointerleave", () => look());
   }
 
   /** Arrow keys on an element: `step(dx, dy)` with the signs of the arrow. */
@@ -324,6 +328,13 @@ export function number(value) {
   return value.toLocaleString("en-US", { maximumFractionDigits: 6 }).replace("-", "\u2212");
 }
 
+/** A number for a headline, of four digits at most: 39.5 million. */
+export function short(value) {
+  const power = Math.min(Math.floor(Math.log10(value) / 3), 4);
+  if (value < 1e4) return number(value);
+  return `${digits(value / 1000 ** power, 3)} ${["", "thousand", "million", "billion", "trillion"][power]}`;
+}
+
 /** A number of so many decimals at most; no minus before a zero. */
 export function decimals(value, count = 2) {
   return number(Math.round(10 ** count * value) / 10 ** count + 0);
@@ -339,10 +350,22 @@ export function power(exponent) {
   return `10${String(exponent).replace(/./g, (sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)])}`;
 }
 
+/** CSS pixels of one pixel of a picture: all that is drawn grows with the text that the reader asks for. */
+const zoom = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+
+/** How wide a canvas is, in pixels of its picture. */
+export const widthOf = (canvas) => canvas.clientWidth / zoom();
+
+/** Where on a canvas a pointer or a finger is, in pixels of its picture. */
+export function pointOn(canvas, { clientX, clientY }) {
+  const { left, top } = canvas.getBoundingClientRect();
+  return [(clientX - left) / zoom(), (clientY - top) / zoom()];
+}
+
 /** Pixels of a picture of full height: as wide as there is room, but what follows from it stays on the screen. */
 export function tall(width, share = 0.55) {
   const screen = window.top === window ? window.innerHeight : 0.8 * window.screen.availHeight; // a frame grows with it
-  return Math.floor(Math.min(width, Math.max(share * screen, 240)));
+  return Math.floor(Math.min(width, Math.max((share * screen) / zoom(), 240)));
 }
 
 /** A size on an axis: 512, 1k, 2k. */
@@ -352,6 +375,7 @@ export function size(value) {
 
 /** How many times as much: three digits, and more where it is hardly more than once. */
 export function times(ratio) {
+  if (ratio >= 1e4) return short(ratio);
   return number(ratio < 100 ? Number(ratio.toPrecision(ratio < 1.005 ? 6 : 3)) : Math.round(ratio));
 }
 

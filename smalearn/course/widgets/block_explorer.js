@@ -1,12 +1,12 @@
 // The matrix of a state space model, a block of it that is dragged about, and the singular values of the block.
 
-import { clamp, dot, explorer, knob, label, make, number, power, tall, trace, write } from "./base.js";
+import { clamp, dot, explorer, knob, label, make, number, pointOn, power, tall, trace, widthOf, write } from "./base.js";
 import { dots, sign } from "./numbers.js";
 import { singularValues } from "./singular_values.js";
 
 // KINDS, MAX_LENGTH, MAX_STATE, SEEDS and LOW come from block_explorer.py.
 const TRAITS = ["kind", "state", "length", "seed", "block"];
-const [TITLE, BARS, SCALE, CELL, HANDLE] = [20, 230, 46, 28, 10]; // pixels: text, bars, their scale, a cell, a corner
+const [TITLE, BARS, SCALE, CELL, HANDLE, EDGE] = [20, 230, 46, 28, 10, 16]; // pixels: text, bars, their scale, a cell, a corner, a label
 const HIGH = 3; // power of ten on the axis of singular values, which begins at LOW
 
 // ---- the matrix ---------------------------------------------------------------------------------------------------
@@ -109,11 +109,11 @@ function describe({ kind, N, block, rank, bounded, beyond, bound }) {
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
 
-const cellSize = (T, width) => Math.min(CELL, Math.floor((tall(width) - 2 * HANDLE) / T));
+const cellSize = (T, width) => Math.min(CELL, Math.floor((tall(width - EDGE) - 2 * HANDLE) / T));
 
 /** An interval of rows and one of columns in pixels: left, top, width, height. */
 function frame([top, bottom, left, right], cell) {
-  return [HANDLE + left * cell, TITLE + HANDLE + top * cell, (right - left) * cell, (bottom - top) * cell];
+  return [EDGE + HANDLE + left * cell, TITLE + HANDLE + top * cell, (right - left) * cell, (bottom - top) * cell];
 }
 
 /** The four corners of a frame, each with the edges that it moves: places in (top, bottom, left, right). */
@@ -129,7 +129,11 @@ function paintMatrix(pen, { M, T, N, kind, block, bounded }, width, view, hot) {
   const most = Math.max(...M.flat().map(Math.abs)) || 1;
   Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
   const name = { softmax: "softmax attention", delta: `delta rule, N = ${N}` }[kind] ?? `${kind} A, N = ${N}`;
-  label(pen, `M: ${name}`, [HANDLE, 8]);
+  label(pen, `M: ${name}`, [EDGE + HANDLE, 8]);
+  Object.assign(pen, { font: font(12), fillStyle: colour("dim") });
+  const [x, y, long] = frame([0, T, 0, T], cell);
+  label(pen, "output t", [8, y + long / 2], { align: "center", upwards: true });
+  label(pen, "input s", [x + long / 2, y + long + HANDLE + 7], { align: "center" });
   dots(pen, frame([0, T, 0, T], cell), view);
   for (const [t, row] of M.entries()) {
     for (const [s, value] of row.entries()) {
@@ -146,7 +150,7 @@ function paintMatrix(pen, { M, T, N, kind, block, bounded }, width, view, hot) {
   }
   Object.assign(pen, { globalAlpha: 1, strokeStyle: colour("dim"), lineWidth: 1 });
   const stairs = M.flatMap((_, t) => [[t, t], [t + 1, t]]).concat([[T, T]]);
-  trace(pen, stairs.map(([s, t]) => [HANDLE + s * cell - 0.5, TITLE + HANDLE + t * cell - 0.5]));
+  trace(pen, stairs.map(([s, t]) => [x + s * cell - 0.5, y + t * cell - 0.5]));
   const box = frame(block, cell);
   for (const [line, thick] of [["paper", 6], [bounded ? "ink" : "second-strong", 3]]) {
     Object.assign(pen, { strokeStyle: colour(line), lineWidth: thick });
@@ -207,15 +211,12 @@ function controls(view, parent) {
   });
   const boxes = make(sliders, "div", { class: "boxes" });
   const slide = { at: () => view.get("block")[0], to: () => view.get("length") - 1 };
-  view.player(boxes, { text: "Play M[k:, :k+1]", ...slide, set: (top) => view.set({ block: widest(top) }), every: 400 });
-  const [seed, largest] = [0, 1].map(() => make(boxes, "button", { type: "button" }));
+  view.player(boxes, { text: "Play: slide along the diagonal", ...slide, set: (top) => view.set({ block: widest(top) }), every: 400 });
+  const [seed, largest] = ["", "Take the largest"].map((text) => make(boxes, "button", { type: "button" }, text));
   const widest = (top = view.get("block")[0]) => [top, view.get("length"), 0, top + 1];
   view.listen(seed, "click", () => view.set({ seed: (view.get("seed") + 1) % SEEDS }));
   view.listen(largest, "click", () => view.set({ block: widest() }));
-  view.parts.push(() => {
-    seed.textContent = `Draw other numbers (seed ${view.get("seed")})`;
-    largest.textContent = `Take ${named(widest())}`;
-  });
+  view.parts.push(() => (seed.textContent = `Draw other numbers (seed ${view.get("seed")})`));
 }
 
 /** M with the block: dragged inside, resized at its corners, called by a click elsewhere. */
@@ -224,10 +225,10 @@ function matrixPart(view, parent, now) {
   let canvas;
   canvas = view.canvas(parent, {
     label: "M with a block; arrow keys move the block, Shift and arrow keys move its lower right corner",
-    height: (width) => TITLE + 2 * HANDLE + cellSize(now().T, width) * now().T,
+    height: (width) => TITLE + 2 * HANDLE + cellSize(now().T, width) * now().T + EDGE,
     paint: (pen, width) => paintMatrix(pen, now(), width, view, canvas?.hot),
   });
-  const cell = () => cellSize(now().T, canvas.clientWidth);
+  const cell = () => cellSize(now().T, widthOf(canvas));
   const place = (block) => view.set({ block: within(block, now().T) });
   /** What a pointer takes hold of: a corner, or the block at a distance from its first cell. */
   const take = (x, y) => {
@@ -238,7 +239,7 @@ function matrixPart(view, parent, now) {
     if (near && !small) return { edges: near.edges, offset: [0, 0], block, held: true };
     return { offset: held ? [x - box[0], y - box[1]] : [box[2] / 2, box[3] / 2], held };
   };
-  view.listen(canvas, "pointerdown", ({ offsetX, offsetY }) => (grip = take(offsetX, offsetY)));
+  view.listen(canvas, "pointerdown", (event) => (grip = take(...pointOn(canvas, event))));
   const over = ({ edges, held }) => (edges ? (edges[0] === edges[1] - 2 ? "nwse-resize" : "nesw-resize") : held && "move");
   view.drag(canvas, {
     near: (x, y) => take(x, y).held,
@@ -246,7 +247,7 @@ function matrixPart(view, parent, now) {
     move(x, y) {
       grip ??= take(x, y); // a click of a screen reader comes alone
       const [dx, dy] = grip.offset;
-      const [t, s] = [y - dy - TITLE - HANDLE, x - dx - HANDLE].map((place) => Math.round(place / cell()));
+      const [t, s] = [y - dy - TITLE - HANDLE, x - dx - EDGE - HANDLE].map((place) => Math.round(place / cell()));
       const [top, bottom, left, right] = view.get("block");
       place(grip.edges ? resized(grip, [t, s], now().T) : [t, t + bottom - top, s, s + right - left]);
     },

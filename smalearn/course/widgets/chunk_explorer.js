@@ -1,6 +1,6 @@
 // M = L ∘ C Bᵀ cut into chunks: the four steps of the chunked algorithm, what each computes, and what it costs.
 
-import { clamp, explorer, knob, logAxis, make, number, octaves, power, tall, size, snap, ticks, times, trace, write } from "./base.js";
+import { clamp, explorer, knob, label, logAxis, make, number, octaves, power, short, size, snap, tall, ticks, times, trace, widthOf, write } from "./base.js";
 
 const TRAITS = ["chunk_len", "length", "state", "head_dim", "decay", "seed", "part"];
 // LIMITS, and SHOWN and SHOWN_STATE, the steps and features that are drawn, come from chunk_explorer.py.
@@ -18,9 +18,9 @@ const WORDS = [
   "A block off the diagonal is a product of three factors, steps 4, 3 and 2. It is never formed",
 ];
 const CURVES = [ // lines in colours and pixels; a pale one has an edge
-  { name: "1", parts: [0], lines: [["first-strong", 1.5]], at: 0.4 },
-  { name: "2 + 4", parts: [1, 3], lines: [["second-strong", 1.5]], at: 0.9 },
-  { name: "3", parts: [2], lines: [["ink", 4.5], ["other-3", 3]], at: 0.15 },
+  { name: "inside", parts: [0], lines: [["first-strong", 1.5]], at: 0.4 },
+  { name: "in + out", parts: [1, 3], lines: [["second-strong", 1.5]], at: 0.9 },
+  { name: "across", parts: [2], lines: [["ink", 4.5], ["other-3", 3]], at: 0.15 },
   { name: "all", parts: [0, 1, 2, 3], lines: [["ink", 3]], at: 0.75 },
 ];
 
@@ -68,8 +68,9 @@ export function read(view) {
 function headline(shown) {
   const [fewest, all] = [best(shown), Math.round(total(shown))];
   const ratio = all / Math.round(total({ ...shown, Q: fewest }));
-  const verdict = ratio > 1 ? `${times(ratio)} times as many as c = ${fewest}` : "the fewest";
-  return `c = ${number(shown.Q)} takes ${number(all)} multiply-adds, ${verdict}`;
+  const more = ratio < 1.005 ? "hardly more than" : `${times(ratio)} times as many as`;
+  const verdict = ratio > 1 ? `${more} c = ${fewest}` : "the fewest";
+  return `c = ${number(shown.Q)} takes ${short(all)} multiply-adds, ${verdict}`;
 }
 
 /** What a screen reader hears, and everyone can read. */
@@ -200,6 +201,8 @@ function paintAxes(pen, { across, up, low, high }, width, { colour, font }) {
     pen.fillText(power(exponent), LEFT - 6, up(10 ** exponent));
     trace(pen, [[LEFT, up(10 ** exponent)], [width, up(10 ** exponent)]]);
   }
+  label(pen, "multiply-adds", [8, 8 + HIGH / 2], { align: "center", upwards: true });
+  label(pen, "c, from recurrent (1) to quadratic (T)", [(LEFT + width) / 2, HIGH + 38], { align: "center", room: width });
   pen.textAlign = "center";
   for (const Q of ticks(across.limit, width - LEFT, 46)) {
     pen.fillText(size(Q), across.place(Q), HIGH + 20);
@@ -228,7 +231,8 @@ function paintCurves(pen, shown, width, view, hot) {
   trace(pen, [at(best(shown)), [across.place(best(shown)), 8 + HIGH]]);
   pen.setLineDash([]);
   const inks = { ink: colour("limit"), halo: colour("paper") };
-  write(pen, `fewest: c = ${best(shown)}`, [clamp(across.place(best(shown)) + 50, 0, width - 50), HIGH], inks);
+  const [x, y] = at(best(shown));
+  write(pen, `fewest: c = ${best(shown)}`, [clamp(x, LEFT + 44, width - 44), y - 24], inks);
   knob(pen, at(Math.min(shown.Q, shown.T)), hot, view);
 }
 
@@ -281,10 +285,9 @@ function blocksPart(view, parent, now) {
     height: (width) => (({ start, boxes }) => start + boxes[0][3] + 4)(layOut(now(), width)),
     paint: (pen, width) => paintBlocks(pen, now(), width, view),
   });
-  const at = (x, y) => partAt(now(), [x, y], canvas.clientWidth);
+  const at = (x, y) => partAt(now(), [x, y], widthOf(canvas));
   const look = (hover) => view.schedule((view.hover = hover));
-  view.listen(canvas, "pointermove", (e) => e.pointerType === "mouse" && look(at(e.offsetX, e.offsetY)));
-  view.listen(canvas, "pointerleave", () => look());
+  view.pointed(canvas, at, look);
   view.drag(canvas, {
     near: () => false,
     move(x, y) {
@@ -311,10 +314,10 @@ function curvesPart(view, parent, now) {
   let canvas;
   canvas = view.canvas(parent, {
     label: "Multiply-adds over the chunk length c; left and right arrow keys change c, up and down keys change T",
-    height: () => HIGH + 30,
+    height: () => HIGH + 48,
     paint: (pen, width) => paintCurves(pen, now(), width, view, canvas?.hot),
   });
-  const place = () => layOutCurves(now(), canvas.clientWidth);
+  const place = () => layOutCurves(now(), widthOf(canvas));
   view.drag(canvas, {
     near: (x) => Math.abs(x - place().across.place(Math.min(now().Q, now().T))) < 24,
     move: (x) => view.set({ chunk_len: Math.min(snap(LENGTHS, place().across.size(x)), now().T) }),
@@ -324,7 +327,6 @@ function curvesPart(view, parent, now) {
     if (dx) view.set({ chunk_len: snap(LENGTHS, view.get("chunk_len"), dx) });
     else view.set({ length: snap(octaves(LIMITS.length), view.get("length"), dy) });
   });
-  make(parent, "span", { class: "dim" }, "c, from recurrent (1) to quadratic (T).");
 }
 
 export default explorer(TRAITS, (view) => {

@@ -1,10 +1,10 @@
 // One slider between attention and a recurrence: what every word reads, pair by pair inside a chunk or out of a state.
 
-import { clamp, dot, explorer, label, make, number, power, snap, trace } from "./base.js";
+import { clamp, dot, explorer, label, make, number, power, snap, trace, widthOf } from "./base.js";
 
 const TRAITS = ["text", "chunk"];
 // MAX_WORDS, STATE, the numbers of a word's vector, DECAY, and OWN come from duality_explorer.py.
-const [CELLS, GAP, LINE, NARROW] = [[14, 27], 14, 20, 560]; // pixels: a cell, beside the matrix, a line, a telephone
+const [CELLS, GAP, LINE, NARROW] = [[8, 27], 14, 13, 560]; // pixels: a cell, beside the matrix, a line, a telephone
 const RUN = 1500; // milliseconds in which a spark goes once along the states
 
 // ---- numbers ------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ function cut(word, room) {
 /** Where the matrix, its words and the bars are. */
 function layOut({ words, T, names }, width) {
   const narrow = width < NARROW;
-  const left = extent(words, narrow ? 74 : 110);
+  const left = extent(words, narrow ? Math.min(74, width / 4) : 110);
   const guess = narrow ? 0 : extent(names, 110) + 18;
   const bars = narrow ? 56 : 150; // at least
   const cell = clamp(Math.floor((width - left - GAP - guess - bars) / T), ...CELLS);
@@ -249,7 +249,9 @@ function paint(pen, shown, row, width, view) {
   const { left, top, cell, side } = place;
   paintPairs(pen, shown, inside, place, view);
   paintBars(pen, shown, inside, row, place, view);
+  const every = Math.ceil(LINE / cell); // so many rows have room for one word
   for (const [t, word] of shown.words.entries()) {
+    if (t !== row && (t % every || Math.abs(t - row) < every)) continue;
     const [of, at] = [t === row, (t + 0.5) * cell];
     Object.assign(pen, { font: font(12, of ? "bold" : "normal"), fillStyle: colour(of ? "ink" : "dim") });
     label(pen, cut(word, left), [left - 7, top + at], { align: "right", room: left - 8 });
@@ -318,14 +320,13 @@ function picture(view, parent, now, row) {
     height: (width) => layOut(now(), width).height,
     paint: (pen, width) => paint(pen, now(), row(), width, view),
   });
-  const at = (y) => {
-    const { top, cell } = layOut(now(), canvas.clientWidth);
+  const at = (_, y) => {
+    const { top, cell } = layOut(now(), widthOf(canvas));
     return clamp(Math.floor((y - top) / cell), 0, now().T - 1);
   };
   const look = (hover) => view.schedule((view.hover = hover));
-  view.listen(canvas, "pointermove", (event) => event.pointerType === "mouse" && look(at(event.offsetY)));
-  view.listen(canvas, "pointerleave", () => look());
-  view.drag(canvas, { near: () => false, move: (_, y) => look((view.row = at(y))), cursor: () => "pointer" });
+  view.pointed(canvas, at, look);
+  view.drag(canvas, { near: () => false, move: (...place) => look((view.row = at(...place))), cursor: () => "pointer" });
   view.arrows(canvas, (dx, dy) => {
     const { stops, c, T } = now();
     if (dx) return view.set({ chunk: snap(stops, c, dx) });

@@ -1,6 +1,6 @@
 // Attention weights of softmax beside those through random features, over the number of features and the norm.
 
-import { clamp, decimals, digits, dot, explorer, label, make, number, tall, trace } from "./base.js";
+import { clamp, decimals, digits, dot, explorer, label, make, number, tall, trace, widthOf } from "./base.js";
 import { sign } from "./numbers.js";
 
 const TRAITS = ["map", "features", "norm", "seed", "row"];
@@ -65,7 +65,8 @@ export function read(view) {
 function headline({ features, random, norm, errors: [own, equal] }) {
   const who = random ? `${features} features` : "1 + elu";
   const verdict = own < equal ? `equal weights have ${digits(equal / own)} times that` : "equal weights do better";
-  return `${who} at norm ${number(norm)}: error ${digits(own)}, ${verdict} (${digits(equal)})`;
+  const than = equal ? `${verdict} (${digits(equal)})` : "where softmax weighs all equally";
+  return `${who} at norm ${number(norm)}: error ${digits(own)}, ${than}`;
 }
 
 /** What a screen reader hears, and everyone can read. */
@@ -181,7 +182,7 @@ export default explorer(TRAITS, (view) => {
   const last = view.get("_words").length - 1;
   const within = (row) => clamp(Math.floor(row), 0, last);
   const choose = (row) => view.set({ row: within(row) });
-  const rowAt = (y) => Math.floor((y - TITLE) / cellSize(shown, maps.clientWidth));
+  const rowAt = (_, y) => Math.floor((y - TITLE) / cellSize(shown, widthOf(maps)));
   const look = (row) => view.schedule((view.hover = within(row) === row ? row : undefined));
   const maps = view.canvas(make(parts, "div"), {
     label: `Weights of softmax and through features, a row for each word; ${keys}`,
@@ -199,10 +200,9 @@ export default explorer(TRAITS, (view) => {
     look();
     choose(view.get("row") + dx - dy);
   };
-  view.listen(maps, "pointermove", (event) => event.pointerType === "mouse" && look(rowAt(event.offsetY)));
-  view.listen(maps, "pointerleave", () => look());
-  view.drag(maps, { near, move: (x, y) => choose(rowAt(y)), cursor });
-  view.drag(bars, { near, move: (x) => choose(((x - SCALE) / (bars.clientWidth - SCALE)) * shown.words.length), cursor });
+  view.pointed(maps, rowAt, look);
+  view.drag(maps, { near, move: (...place) => choose(rowAt(...place)), cursor });
+  view.drag(bars, { near, move: (x) => choose(((x - SCALE) / (widthOf(bars) - SCALE)) * shown.words.length), cursor });
   for (const canvas of [maps, bars]) view.arrows(canvas, step);
   const key = make(view.root, "ul", { class: "key" });
   for (const [fill, text] of [["first-strong", "softmax"], ["second-strong", "features"]]) {

@@ -1,6 +1,6 @@
 // Recorded runs of programs: every access to memory, what is on the chip, and what all of it costs.
 
-import { clamp, explorer, knob, label, make, number, times, trace, write } from "./base.js";
+import { clamp, explorer, knob, label, make, number, pointOn, short, times, trace, widthOf, write } from "./base.js";
 import { accesses, bytesOf, factors, mostBytes, read, slotOf, stepAt } from "./kernel_runs.js";
 import { BAR, LEAST, MARK, TITLE, barAt, barOf, cellAt, cellOf, cells, flowTiles, layOutAll, panelName, whereIs } from "./kernel_layout.js";
 
@@ -19,7 +19,7 @@ function indices({ launch, program }, { grids }) {
 
 const span = (word, from, count) => (count === 1 ? `${word} ${from}` : `${word}s ${from} to ${from + count - 1}`);
 const perByte = (sums) => (sums.macs ? number(Number((sums.macs / bytesOf(sums)).toFixed(2))) : "0");
-const moved = (sums) => number(bytesOf(sums));
+const moved = (sums) => short(bytesOf(sums));
 
 /** The read-out. A race gives its bytes when all have arrived: until then a reader may guess. */
 function headline({ race, lanes, fails, now, steps, soFar }) {
@@ -239,7 +239,7 @@ function controls(view, parent, now) {
   const at = () => clamp(view.get("step"), 0, now().most);
   view.range(sliders, { symbol: "Steps", text: "done", max: 1, get: at, set: go });
   const slider = sliders.querySelector("input[type=range]");
-  const boxes = make(parent, "div", { class: "boxes", style: "gap: 0 6px" });
+  const boxes = make(parent, "div", { class: "boxes", style: "gap: 0 0.375rem" });
   const play = view.player(boxes, { text: "Play", at, to: () => now().most, set: go, every: BEAT });
   for (const [text, name, by] of [["|◀", "Back", -1], ["▶|", "Forward", 1]]) {
     const button = make(boxes, "button", { type: "button", "aria-label": name, title: name }, text);
@@ -281,13 +281,12 @@ function tensorsPart(view, parent, now, go) {
       if (way < 1) view.schedule();
     },
   });
-  const layout = () => layOutAll(now(), canvas.clientWidth);
+  const layout = () => layOutAll(now(), widthOf(canvas));
   const bar = (...place) => barAt(layout(), place);
   const cell = (...place) => cellAt(layout(), place);
   const look = (hover) => view.schedule((view.hover = hover));
-  view.listen(canvas, "pointermove", (e) => e.pointerType === "mouse" && look(cell(e.offsetX, e.offsetY)));
-  view.listen(canvas, "pointerleave", () => look());
-  view.listen(canvas, "pointerdown", (e) => (held = bar(e.offsetX, e.offsetY)));
+  view.pointed(canvas, cell, look);
+  view.listen(canvas, "pointerdown", (event) => (held = bar(...pointOn(canvas, event))));
   view.drag(canvas, {
     near: (x, y) => bar(x, y) >= 0,
     move(x, y) {
@@ -321,7 +320,7 @@ function tensorsPart(view, parent, now, go) {
 
 /** Bytes and multiply-adds, so far and of all designs; of a race so far alone. */
 function tablePart(view, parent, now) {
-  const table = make(make(parent, "div", { class: "scroll", style: "margin-top: 4px" }), "table");
+  const table = make(make(parent, "div", { class: "scroll", style: "margin-top: 0.25rem" }), "table");
   make(table, "caption", {}, view.get("_race") ? "Bytes and multiply-adds so far" : "Bytes and multiply-adds");
   const head = make(make(table, "thead"), "tr");
   const titles = ["design", "loaded", "stored", "multiply-adds", "for each byte"];
@@ -352,7 +351,7 @@ export default explorer(TRAITS, (view) => {
     hint: "Play, or drag the bar. Point at a cell to count its reads; a click goes to its first access.",
   });
   const go = controls(view, view.root, now);
-  tensorsPart(view, make(view.root, "div", { style: "margin-top: 8px" }), now, go);
+  tensorsPart(view, make(view.root, "div", { style: "margin-top: 0.5rem" }), now, go);
   view.describe(view.root, () => describe(shown));
   tablePart(view, view.root, now);
   const wave = Array.from({ length: 25 }, (_, i) => Math.round(8 * Math.sin((Math.PI * i) / 24)));

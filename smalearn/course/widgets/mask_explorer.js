@@ -1,13 +1,14 @@
 // A structured mask L over the tokens of a text: L, the scores G, M = L ∘ G and one row of it, block ranks and costs.
 
-import { clamp, digits, explorer, knob, label, make, number, power, tall, times } from "./base.js";
+import { clamp, digits, explorer, knob, label, make, number, power, times, widthOf } from "./base.js";
 import { inks, paintCells } from "./numbers.js";
 import { FAMILIES, blockRanks, denseCost, makeMask, makeScores, stroke } from "./mask_formulas.js";
+import { GAP, TITLE, largest, layOutMatrices, paintMatrix, share } from "./mask_matrices.js";
 
 const CHOICES = ["family", "gamma", "growth", "decays", "alpha", "rank", "window", "dilation", "blocks"];
 const TRAITS = [...CHOICES, "scores", "target", "split", "scale"];
-// DECADES of logarithmic colours comes from mask_explorer.py, as do TOLERANCE and NGRAM of mask_formulas.js.
-const [TITLE, KEY, GAP, LEFT, STRIP, BARS, LANE, WIDEST] = [20, 26, 26, 4, 84, 96, 8, 40]; // pixels
+// TOLERANCE and NGRAM of mask_formulas.js come from mask_explorer.py.
+const [LEFT, STRIP, BARS, LANE, WIDEST] = [4, 84, 96, 8, 40]; // pixels
 const STEPS = 20; // of a number that arrow keys change, from 0 to 1
 
 // ---- what is shown ------------------------------------------------------------------------------------------------
@@ -53,40 +54,6 @@ function describe({ family, words, L, ranks, split, t, weights }) {
 }
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
-
-/** How far from paper a number is, by its share of the largest: in proportion, or by its digits. */
-const share = (scale) => (scale === "log" ? (size) => 1 + Math.log10(size) / DECADES : (size) => size);
-
-const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
-
-/** Where L, G and M stand: side by side, or, where there is little room, M below the others. */
-function layOutMatrices(width) {
-  const [wide, half] = [tall((width - 2 * GAP) / 3), tall((width - GAP) / 2)];
-  const long = width < 540 ? half : wide;
-  const [first, second] = [[0, TITLE, long], [long + GAP, TITLE, long]];
-  const third = width < 540 ? [0, 2 * TITLE + long + KEY, tall(width)] : [2 * (long + GAP), TITLE, long];
-  return { boxes: [first, second, third], height: third[1] + third[2] + KEY };
-}
-
-/** A matrix, its name above it, the key to its colours below, and its row t. */
-function paintMatrix(pen, entries, { name, t, T, scale }, [x, y, long], view) {
-  const limit = largest(entries) || 1;
-  const [ink, signed] = [inks(view, pen, limit, share(scale)), entries.some((entry) => entry < 0)];
-  Object.assign(pen, { font: view.font(13, "bold"), fillStyle: view.colour("ink") });
-  label(pen, name, [x, y - TITLE + 9], { room: long });
-  paintCells(pen, entries, T, [x, y, long, long], ink, view);
-  Object.assign(pen, { strokeStyle: view.colour("focus"), lineWidth: 2 });
-  pen.strokeRect(x + 1, y + (t * long) / T - 1, long - 2, long / T + 2);
-  const steps = Array.from({ length: 48 }, (_, i) => limit * (signed ? (2 * i - 47) / 47 : (i + 1) / 48));
-  const lowest = limit / 10 ** DECADES;
-  const log = steps.map((step) => Math.sign(step) * lowest * (limit / lowest) ** (Math.abs(step) / limit));
-  const ends = [signed ? -limit : scale === "log" ? lowest : 0, limit].map((end) => digits(end));
-  Object.assign(pen, { font: view.font(12), fillStyle: view.colour("dim") });
-  const [from, to] = ends.map((end) => pen.measureText(end).width + 6);
-  label(pen, ends[0], [x, y + long + 13]);
-  label(pen, ends[1], [x + long, y + long + 13], { align: "right" });
-  paintCells(pen, scale === "log" ? log : steps, 48, [x + from, y + long + 8, long - from - to, 10], ink, view);
-}
 
 /** Bars from a zero line; `place(i)` is the middle of one, `height` the pixels of the number 1. */
 function paintBars(pen, values, { place, thick, zero, height }, fill, { colour }) {
@@ -211,7 +178,7 @@ function controls(view, parent) {
 
 /** Numbers that are drawn with the pointer: the decays, one for each word, or α, one for each distance. */
 function strip(view, parent, { family, trait, name, low, from }) {
-  const box = make(parent, "div", { style: "margin-top: 8px" });
+  const box = make(parent, "div", { style: "margin-top: 0.5rem" });
   view.parts.push(() => (box.hidden = view.get("family") !== family));
   let [chosen, last, place] = [undefined, undefined, undefined];
   const values = () => view.get(trait);
@@ -262,42 +229,41 @@ function matricesPart(view, parent) {
   let boxes;
   const canvas = view.canvas(parent, {
     label: "L, G and M; up and down arrow keys change the row t, left and right keys the split k",
-    height: (width) => layOutMatrices(width).height,
+    height: (width) => layOutMatrices(view.get("_words"), width).height,
     paint(pen, width) {
       const shown = read(view);
-      boxes = layOutMatrices(width).boxes;
+      boxes = layOutMatrices(shown.words, width).boxes;
       const complex = shown.L.imaginary ? "Re " : "";
       const scores = shown.scores === "random" ? "random" : "equal words";
       const names = [`${complex}L, the mask`, `G = QKᵀ, ${scores}`, `${complex}M = ${complex}L ∘ G`];
       for (const [i, entries] of [shown.L.real, shown.G, shown.M].entries()) {
         paintMatrix(pen, entries, { ...shown, name: names[i] }, boxes[i], view);
       }
-      const [[x, y, long], k] = [boxes[0], shown.split / T];
+      const [{ x, y, long }, k] = [boxes[0], shown.split / T];
       Object.assign(pen, { strokeStyle: view.colour("ink"), lineWidth: 1.5 });
       pen.setLineDash([4, 3]);
       pen.strokeRect(x + 1, y + k * long, k * long, (1 - k) * long - 1);
       pen.setLineDash([]);
       Object.assign(pen, { font: view.font(20), fillStyle: view.colour("ink") });
       for (const [i, sign] of [[1, "∘"], [2, "="]]) {
-        const [left, top, high] = boxes[i];
-        if (left) label(pen, sign, [left - GAP / 2, top + high / 2], { align: "center" });
+        const { x, y, long, first } = boxes[i];
+        if (!first) label(pen, sign, [x - GAP / 2, y + long / 2], { align: "center" });
       }
     },
   });
   const row = (x, y) => {
-    const box = boxes.find(([left, top, long]) => x >= left && x < left + long && y >= top && y < top + long);
-    return box && Math.floor(((y - box[1]) / box[2]) * T);
+    const start = ({ x, first, rim }) => (first ? x - rim : x); // words of rows are pointed at as well
+    const inside = (box) => x >= start(box) && x < box.x + box.long && y >= box.y && y < box.y + box.long;
+    const box = boxes.find(inside);
+    return box && Math.floor(((y - box.y) / box.long) * T);
   };
   const look = (hover) => {
     if (view.hover !== hover) view.schedule();
     view.hover = hover;
   };
-  view.listen(canvas, "pointermove", (event) => {
-    if (event.pointerType === "mouse") look(row(event.offsetX, event.offsetY));
-  });
-  view.listen(canvas, "pointerleave", () => look(undefined));
+  view.pointed(canvas, row, look);
   view.drag(canvas, {
-    near: (x, y) => boxes.some(([, top, long]) => Math.abs(y - top - (view.get("target") * long) / T) < 24),
+    near: (_, y) => boxes.some((box) => Math.abs(y - box.y - (view.get("target") * box.long) / T) < 24),
     move: (x, y) => view.set({ target: row(x, y) ?? view.get("target") }),
     cursor: (x, y) => (row(x, y) === undefined ? "default" : "crosshair"),
   });
@@ -305,7 +271,7 @@ function matricesPart(view, parent) {
     look(undefined);
     view.set({ target: clamp(view.get("target") - dy, 0, T - 1), split: clamp(view.get("split") + dx, 1, T - 1) });
   });
-  const key = "Rows: targets t. Columns: sources s. Dots: exactly 0. A stroke: negative. Dashed: the block L[k:, :k]. Point at a row.";
+  const key = "Dots: exactly 0. A stroke: negative. Dashed: the block L[k:, :k]. Point at a row.";
   make(parent, "span", { class: "dim" }, key);
 }
 
@@ -326,12 +292,12 @@ function belowPart(view, left, right) {
   const least = power(Math.log10(TOLERANCE));
   const key = `Singular values above ${least} times the largest are counted. Pale: the largest rank that there could be.`;
   make(right, "span", { class: "dim" }, key);
-  const column = () => (canvas.clientWidth - 2 * LEFT - 20) / (T - 1);
+  const column = () => (widthOf(canvas) - 2 * LEFT - 20) / (T - 1);
   const split = (x) => clamp(Math.ceil((x - LEFT - 20) / column()), 1, T - 1);
   const near = (x) => Math.abs(x - LEFT - 20 - (view.get("split") - 0.5) * column()) < 24;
   view.drag(canvas, { near, move: (x) => view.set({ split: split(x) }), cursor: () => "ew-resize" });
   view.arrows(canvas, (dx) => view.set({ split: clamp(view.get("split") + dx, 1, T - 1) }));
-  const costs = make(make(right, "div", { class: "scroll", style: "margin-top: 8px" }), "table");
+  const costs = make(make(right, "div", { class: "scroll", style: "margin-top: 0.5rem" }), "table");
   make(costs, "caption", {}, "Additions and multiplications for L times one column");
   const body = make(costs, "tbody");
   view.parts.push(() => {
@@ -374,7 +340,7 @@ export default explorer(TRAITS, (view) => {
   const T = view.get("_words").length;
   strip(view, view.root, { family: "1-semiseparable", trait: "decays", name: "Decays", low: 0, from: 0 });
   strip(view, view.root, { family: "Toeplitz", trait: "alpha", name: "α", low: -1, from: 1 - T });
-  matricesPart(view, make(view.root, "div", { style: "margin-top: 8px" }));
+  matricesPart(view, make(view.root, "div", { style: "margin-top: 0.5rem" }));
   const more = make(view.root, "details");
   make(more, "summary", { tabindex: 0 }, "A row over its words, ranks of blocks, and costs");
   const parts = make(more, "div", { class: "parts" });

@@ -74,6 +74,7 @@ class MaskExplorer(Explorer):
         "singular_values.js",
         "mask_formulas.js",
         "numbers.js",
+        "mask_matrices.js",
         "mask_explorer.js",
         DECADES=DECADES,
         TOLERANCE=TOLERANCE,

@@ -71,7 +71,7 @@ export const FAMILIES = {
     entry: (t, s, { T, alpha }) => alpha[t - s + T - 1],
     cost: ({ T }) => convolution(T),
     by: "fast Fourier transforms",
-    says: "L is α at the distance t − s: relative positions that multiply",
+    says: "L is α at the distance t − s: a weight for each relative position",
   },
   Fourier: {
     title: "A mask of waves costs a fast Fourier transform, though its rank is full",

@@ -1,6 +1,7 @@
 // Multi-level attention over the words of a text: levels and scores of all pairs, their cost, and the key cache.
 
-import { clamp, decimals, digits, dot, explorer, knob, label, make, number, tall, trace, write } from "./base.js";
+import { clamp, decimals, digits, dot, explorer, knob, label, make, number, tall, trace, widthOf, write } from "./base.js";
+import { sign } from "./numbers.js";
 
 const TRAITS = ["ranks", "length", "leaf", "seed", "pair"];
 // MAX_LEVELS, MAX_RANK and MAX_LEAF come from score_explorer.py.
@@ -112,9 +113,12 @@ function paintTriangle(pen, { T, t: arrived, lens, words, pair: [i, j] }, width,
   pen.fillRect(2, TITLE + 2, at(T) - 2, at(T) - 2);
   for (const t of words.keys()) {
     for (let s = 0; s <= t; s++) {
-      const [colour, full] = fill(t, s);
+      const [colour, full, value = 0] = fill(t, s);
+      const box = [at(s), TITLE + at(t), at(s + 1) - at(s), at(t + 1) - at(t)];
       Object.assign(pen, { fillStyle: colour, globalAlpha: t < arrived ? full : 0.25 * full });
-      pen.fillRect(at(s), TITLE + at(t), at(s + 1) - at(s), at(t + 1) - at(t));
+      pen.fillRect(...box);
+      pen.globalAlpha = t < arrived ? 1 : 0.25;
+      sign(pen, value, box, view);
     }
   }
   pen.globalAlpha = 1;
@@ -156,7 +160,8 @@ function paintScores(pen, shown, width, view) {
   const { words, scores, pair: [i, j] } = shown;
   const most = Math.max(...scores.flat().map(Math.abs)) || 1;
   const [above, below] = ["first-strong", "second-strong"].map(view.colour);
-  const fill = (i, j) => [scores[i][j] < 0 ? below : above, Math.sqrt(Math.abs(scores[i][j]) / most)];
+  const share = (score) => Math.sqrt(Math.abs(score) / most);
+  const fill = (i, j) => [scores[i][j] < 0 ? below : above, share(scores[i][j]), scores[i][j]];
   const name = `scores: “${words[i]}”, “${words[j]}” ${decimals(scores[i][j])}`;
   paintTriangle(pen, shown, width, view, { name, fill });
 }
@@ -215,7 +220,7 @@ function paintCache(pen, shown, width, view, hot) {
   knob(pen, [x(t), y(sum(keys))], hot, view);
   const inks = { ink: colour("ink"), halo: colour("paper") };
   write(pen, "standard: t · r", [x(0.7 * T) - 52, y(0.7 * T * r) - 8], inks);
-  if (room < 0.95 * T * r) write(pen, `room: ${number(room)}`, [x(0) + 48, y(room) - 10], inks);
+  if (room < 0.95 * T * r) write(pen, `room: ${number(room)}`, [x(0) + 48, y(room) + 10], inks);
 }
 
 // ---- the parts of a view ------------------------------------------------------------------------------------------
@@ -258,13 +263,12 @@ function trianglePart(view, parent, now, { what, paint }) {
     paint: (pen, width) => paint(pen, now(), width, view),
   });
   const at = (x, y) => {
-    const cell = cellSize(now().T, canvas.clientWidth);
+    const cell = cellSize(now().T, widthOf(canvas));
     const [i, j] = [y - TITLE, x].map((place) => Math.floor((place - 2) / cell));
     return 0 <= j && j <= i && i < now().T ? [i, j] : undefined;
   };
   const look = (hover) => view.schedule((view.hover = hover));
-  view.listen(canvas, "pointermove", (e) => e.pointerType === "mouse" && look(at(e.offsetX, e.offsetY)));
-  view.listen(canvas, "pointerleave", () => look());
+  view.pointed(canvas, at, look);
   view.drag(canvas, {
     near: () => false,
     move: (x, y) => view.set({ pair: at(x, y) ?? view.get("pair") }),
@@ -323,7 +327,7 @@ function rowPart(view, line, now, l) {
     keys.textContent = number(rank * kept(t, b));
     const [share, width] = [pairs(T, b) / pairs(T, T), rank / Math.max(...ranks)].map((part) => `${100 * part}%`);
     const look = `linear-gradient(to right, ${shade} ${share}, var(--line) ${share})`;
-    make(macs, "div", { style: `height: 5px; margin-left: auto; width: ${width}; background: ${look}` });
+    make(macs, "div", { style: `height: 0.3125rem; margin-left: auto; width: ${width}; background: ${look}` });
   });
 }
 
@@ -335,7 +339,7 @@ function cachePart(view, parent, now) {
     height: () => layOutCache(now(), 1).top + HIGH + FOOT,
     paint: (pen, width) => paintCache(pen, now(), width, view, canvas?.hot),
   });
-  const place = () => layOutCache(now(), canvas.clientWidth);
+  const place = () => layOutCache(now(), widthOf(canvas));
   const near = (x) => Math.abs(x - place().x(now().t)) < 24;
   const move = (x) => goTo(view, ((x - LEFT) / place().wide) * now().T);
   view.drag(canvas, { near, move, cursor: () => "ew-resize" });
@@ -358,7 +362,7 @@ export default explorer(TRAITS, (view) => {
   trianglePart(view, right, now, { what: "Scores of all pairs", paint: paintScores });
   cachePart(view, cache, now);
   tablePart(view, table, now);
-  const key = "Row: query i. Column: key j ≤ i. Scores: blue positive, orange negative; equal words have equal vectors.";
+  const key = "Row: query i. Column: key j ≤ i. Scores: blue positive, orange negative, with a stroke where there is room; equal words have equal vectors.";
   make(view.root, "span", { class: "dim" }, key);
   view.describe(make(view.root, "div", { style: "overflow-wrap: anywhere" }), () => describe(shown));
   view.nudge(() => Array.from({ length: 24 }, (_, i) => ({ pair: [2 * i + 15, Math.min(now().pair[1], 2 * i + 15)] })).filter(({ pair }) => pair[0] < now().T));

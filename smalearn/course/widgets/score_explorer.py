@@ -64,7 +64,7 @@ class ScoreExplorer(Explorer):
         ((64, 32, 16, 8), 0.48)
     """
 
-    _esm = module("score_explorer.js", MAX_LEVELS=MAX_LEVELS, MAX_RANK=MAX_RANK, MAX_LEAF=MAX_LEAF)
+    _esm = module("numbers.js", "score_explorer.js", MAX_LEVELS=MAX_LEVELS, MAX_RANK=MAX_RANK, MAX_LEAF=MAX_LEAF)
     _words = traitlets.List().tag(sync=True)
     _draws = traitlets.List().tag(sync=True)
     _presets = traitlets.List(PRESETS).tag(sync=True)

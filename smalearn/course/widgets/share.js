@@ -39,7 +39,8 @@ function call(model, traits) {
 
 /** All pictures of a view with their title, as one canvas. */
 function photograph(view) {
-  const [root, ratio, head] = [view.root.getBoundingClientRect(), window.devicePixelRatio, 64];
+  const [root, ratio, unit] = [view.root.getBoundingClientRect(), window.devicePixelRatio, view.zoom];
+  const head = 64 * unit;
   const seen = (canvas) => canvas.clientWidth && (canvas.checkVisibility?.() ?? true); // nothing that is folded
   const shown = [...view.root.querySelectorAll("canvas")].filter(seen);
   const boxes = shown.map((canvas) => canvas.getBoundingClientRect());
@@ -52,8 +53,8 @@ function photograph(view) {
   pen.fillRect(0, 0, root.width, high);
   pen.fillStyle = view.colour("ink");
   for (const [place, name, size] of [[22, "title", 16], [48, "headline", 18]]) {
-    pen.font = view.font(size, name === "title" ? "bold" : "normal");
-    pen.fillText(view.root.querySelector(`.${name}`)?.textContent ?? "", 8, place, root.width - 16);
+    pen.font = view.font(unit * size, name === "title" ? "bold" : "normal");
+    pen.fillText(view.root.querySelector(`.${name}`)?.textContent ?? "", 8 * unit, unit * place, root.width - 16 * unit);
   }
   for (const [i, { left, top: y, width, height }] of boxes.entries()) {
     pen.drawImage(shown[i], left - root.left, head + y - top, width, height);

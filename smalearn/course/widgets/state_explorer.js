@@ -1,6 +1,6 @@
 // A state with a forget gate, word by word, that adds or corrects, beside the row of attention that reads the same.
 
-import { clamp, decimals, dot, explorer, knob, label, make, trace } from "./base.js";
+import { clamp, decimals, dot, explorer, knob, label, make, pointOn, trace } from "./base.js";
 
 const TRAITS = ["gates", "query", "time", "beta"];
 const STEPS = 20; // of a gate, from 0 to 1
@@ -148,8 +148,8 @@ function paintStrip(pen, shown, chosen, place, view, hot) {
 
 /** Where the table has its cells and, to the right of them, two columns of read-outs. */
 function layOutTable({ rows, columns }, width) {
-  const left = extent(rows) + 8;
-  const cell = clamp((width - left - 124) / columns.length, 26, 46);
+  const left = Math.min(extent(rows) + 8, width / 4);
+  const cell = clamp((width - left - Math.min(124, 0.35 * width)) / columns.length, 8, 46);
   const top = extent(columns) + 12;
   const out = left + cell * columns.length + 10;
   return { left, cell, top, out, lane: Math.min((width - out - 8) / 2, 110), row: 28, body: top + 34 };
@@ -274,9 +274,7 @@ function stripPart(view, parent, below) {
   };
   const column = (x) => clamp(Math.floor((x - LEFT) / place.column), 0, names.length - 1);
   const top = (s) => place.floor - BARS * view.get("gates")[s];
-  view.listen(canvas, "pointerdown", (event) => {
-    onGates = event.clientY - canvas.getBoundingClientRect().top < place.floor + 6;
-  });
+  view.listen(canvas, "pointerdown", (event) => (onGates = pointOn(canvas, event)[1] < place.floor + 6));
   view.drag(canvas, {
     near: (x, y) => Math.abs(y - top(column(x))) < 24 && y < place.floor + 6,
     move(x, y) {

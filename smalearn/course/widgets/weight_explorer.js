@@ -1,6 +1,6 @@
 // A structured weight as the product of its factors, and its singular values beside those of low rank at the same cost.
 
-import { clamp, dot, explorer, label, make, number, power, tall, trace } from "./base.js";
+import { clamp, dot, explorer, label, make, number, power, tall, trace, widthOf } from "./base.js";
 import { dots, sign } from "./numbers.js";
 import { singularValues } from "./singular_values.js";
 
@@ -235,7 +235,9 @@ function paintProduct(pen, shown, width, view) {
   for (const [n, place] of places.entries()) {
     const { name, A, cell, x, y } = place;
     Object.assign(pen, { font: font(13, "bold"), fillStyle: colour("ink") });
-    label(pen, name, [x + (A[0].length * cell) / 2, y - 9], { align: "center", room: A[0].length * cell + GAP - 4 });
+    const centre = x + (A[0].length * cell) / 2;
+    const room = Math.min(A[0].length * cell + GAP - 4, 2 * (width - centre));
+    label(pen, name, [centre, y - 9], { align: "center", room });
     pen.font = font(22);
     if (n) label(pen, n === 1 ? "=" : joiner, [x - GAP / 2, middle(place)], { align: "center" });
     paintEntries(pen, A, [x, y], cell, view);
@@ -363,13 +365,12 @@ function productPart(view, parent, now) {
     paint: (pen, width) => paintProduct(pen, now(), width, view),
   });
   const at = (x, y) => {
-    const [{ cell, x: left, y: top }] = layOut(now(), canvas.clientWidth).places;
+    const [{ cell, x: left, y: top }] = layOut(now(), widthOf(canvas)).places;
     const entry = [y - top, x - left].map((place) => Math.floor(place / cell));
     return entry.every((index) => index >= 0 && index < now().D) ? entry : undefined;
   };
   const look = (hover) => view.schedule((view.hover = hover));
-  view.listen(canvas, "pointermove", (e) => e.pointerType === "mouse" && look(at(e.offsetX, e.offsetY)));
-  view.listen(canvas, "pointerleave", () => look());
+  view.pointed(canvas, at, look);
   const cursor = (x, y) => (at(x, y) ? "crosshair" : "default");
   view.drag(canvas, { near: () => false, move: (x, y) => view.schedule((view.entry = at(x, y) ?? view.entry)), cursor });
   view.arrows(canvas, (dx, dy) => {

@@ -48,6 +48,26 @@ window.enlivenAll = () => {
   }
 };
 
+/** Whether the page holds all of an element: something follows it, or what it is part of. */
+function isWhole(element) {
+  for (let part = element; part; part = part.parentElement) if (part.nextSibling) return true;
+  return document.readyState !== "loading";
+}
+
+/** Set the formulas that are there, before the reader sees them: no text moves. */
+function setFormulas() {
+  for (const place of document.querySelectorAll(".formula:not([data-set])")) {
+    const displayMode = place.tagName === "DIV";
+    if (!isWhole(displayMode ? place : place.parentElement)) continue; // what follows it may be half there
+    place.dataset.set = "";
+    katex.render(place.textContent, place, { displayMode, throwOnError: false });
+    if (!displayMode) keepTogether(place);
+  }
+}
+
+const arriving = new MutationObserver(setFormulas);
+arriving.observe(document, { childList: true, subtree: true });
+
 /** The arrow keys reach what does not fit. */
 function reachWhatIsWide() {
   for (const box of document.querySelectorAll("pre, .formula, .table-wrapper")) {
@@ -91,11 +111,8 @@ function filterClaims(bar) {
 
 document.addEventListener("DOMContentLoaded", () => {
   for (const caption of document.querySelectorAll("p.caption[role=heading]")) caption.ariaLevel = 2; // Sphinx sets none
-  for (const place of document.querySelectorAll(".formula")) {
-    const displayMode = place.tagName === "DIV";
-    katex.render(place.textContent, place, { displayMode, throwOnError: false });
-    if (!displayMode) keepTogether(place);
-  }
+  arriving.disconnect();
+  setFormulas();
   for (const bar of document.querySelectorAll(".filter")) filterClaims(bar);
   reachWhatIsWide();
   document.fonts.ready.then(reachWhatIsWide); // formulas are wider in their own letters
