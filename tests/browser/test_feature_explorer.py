@@ -53,6 +53,7 @@ def test_error_is_shown_and_described(mount):
     heard(page, "word 0")
     assert words(page).startswith("1 + elu, norm 2: error ")
     assert words(page).endswith("attends most to: nothing (softmax); nothing (features).")
+    assert headline(mount(FeatureExplorer("a b", map="1 + elu"))).endswith("where softmax weighs all equally")
 
 
 def test_sliders_list_and_button_tell_python(mount):
