@@ -63,21 +63,13 @@ CASES = {
             "hw_3_11_Emmy Noether.ipynb": "Emmy Noether",  # a date
         },
     ),
-    "Canvas with its own list": (
-        CANVAS,
-        {
-            "adalo_101_555_03.ipynb": "Lovelace, Ada",
-            "chau_12345_101_linear.ipynb": "Ngô Bảo, Châu",
-            f"Ada Lovelace {THIRD}.ipynb": "Lovelace, Ada",
-        },
-    ),
-    "Blackboard": (CANVAS, {"Homework 3_ada_attempt_2026-11-28-12-00-00_Chau Ngo Bao.ipynb": "Lovelace, Ada"}),
     "ids and names with other things": (
         CANVAS,
         {
             "hw_101x.ipynb": "?nobody",
             "12345 final.ipynb": "Ngô Bảo, Châu",
             "ngo-bao-chau.ipynb": "Ngô Bảo, Châu",
+            "Ada Byron.ipynb": "?nobody",
             "ada_linear.ipynb": "?it may be of",
             "lovelaceada_LATE_999_55501_03.ipynb": "Lovelace, Ada",
             f"Ada Lovelace_77{MOODLE}/03.ipynb": "Lovelace, Ada",
@@ -151,27 +143,13 @@ CASES = {
         CANVAS,
         {"Ada Lovelace/src/final.ipynb": "Lovelace, Ada", "week 3/ada/work/hw.ipynb": "Lovelace, Ada"},
     ),
-    "several of hers": (
-        CANVAS,
-        {
-            "ada/draft.ipynb": "Lovelace, Ada",
-            "ada/final.ipynb": "Lovelace, Ada",
-            "ada/final (1).ipynb": "Lovelace, Ada",
-        },
-    ),
-    "one folder": (None, {f"ada/{THIRD}.ipynb": "ada"}),
     "one folder, another name": (None, {"ada/solution.ipynb": "ada"}),
     "a folder for everybody": (
         None,
         {f"ada/{THIRD}.ipynb": "ada", f"ada/{FOURTH}.ipynb": "ada", "bob/hw3.ipynb": "bob", "bob/hw4.ipynb": "bob"},
     ),
-    "a name of a file that others have": (
-        None,
-        {"ada/hw.ipynb": "ada", "bob/hw.ipynb": "bob", "carl/mine.ipynb": "carl"},
-    ),
     "drafts": (None, {"ada/draft.ipynb": "ada/draft", "ada/final.ipynb": "ada/final", "bob/final.ipynb": "bob"}),
     "nothing but files": (None, {"ada.ipynb": "ada", "bob.IPYNB": "bob", "03.ipynb": "03"}),
-    "one file": (None, {"ada.ipynb": "ada"}),
     "second downloads": (
         None,
         {
@@ -183,27 +161,19 @@ CASES = {
             "dora-Copy2.ipynb": "dora",
         },
     ),
-    "weeks with a folder for everybody": (
-        None,
-        {f"week3/ada/{THIRD}.ipynb": "ada", f"week4/ada/{FOURTH}.ipynb": "ada", f"week4/bob/{FOURTH}.ipynb": "bob"},
-    ),
     "weeks of files": (
         None,
         {"week3/ada.ipynb": "ada", "week3/bob.ipynb": "bob", "week4/ada.ipynb": "ada", "week4/bob.ipynb": "bob"},
     ),
     "nbgrader": (None, {f"ada/{THIRD}/{THIRD}.ipynb": "ada", f"bob/{THIRD}/{THIRD}.ipynb": "bob"}),
-    "folders in folders": (None, {"ab12/src/hw.ipynb": "ab12/src", "cd34/src/hw.ipynb": "cd34/src"}),
     "folders that are counted are students': only those of weeks are not": (
         None,
         {
             "student1/draft.ipynb": "student1/draft",
             "student1/final.ipynb": "student1/final",
-            "student2/draft.ipynb": "student2/draft",
-            "student2/final.ipynb": "student2/final",
-            "student3/hw.ipynb": "student3",
+            "student2/hw.ipynb": "student2",
         },
     ),
-    "a week with one file": (None, {"week3/ada.ipynb": "ada", "week3/bob.ipynb": "bob", "hw 4/ada.ipynb": "ada"}),
     "one week, a folder for everybody": (None, {"week3/ada/hw.ipynb": "ada", "week3/bob/hw.ipynb": "bob"}),
     "weeks in a student's folder": (
         None,
@@ -224,16 +194,6 @@ CASES = {
             f"Participant_3{MOODLE}/hw.ipynb": "Ada Lovelace",
             f"Participant_314159{MOODLE}/hw.ipynb": "Alan Turing",
             f"Participant_31{MOODLE}/hw.ipynb": "?nobody",
-        },
-    ),
-    "a login that is a first name": (
-        "Name,Username\nAda Lovelace,ada\nAlan Turing,turing1\n",
-        {
-            "ada.ipynb": "Ada Lovelace",
-            "ada_hw3.ipynb": "Ada Lovelace",
-            f"ada {THIRD}.ipynb": "Ada Lovelace",
-            "Ada Byron.ipynb": "?nobody",
-            "turing1 final.ipynb": "Alan Turing",
         },
     ),
     "a login in a login": (
@@ -277,16 +237,6 @@ CASES = {
             "ada/data/x.csv": None,
             "bob/": ("bob", "no notebook in this folder"),
             "bob/hw.ipynb.json": None,
-        },
-    ),
-    "what is no notebook, with a list": (
-        CANVAS,
-        {
-            "Ada Lovelace.ipynb": "Lovelace, Ada",
-            "Ada Lovelace.pdf": ("", "no notebook"),
-            "linear.zip": ("Ngô Bảo, Châu", "an archive"),
-            "eve.zip": ("", "an archive"),
-            "readme.txt": ("", "no notebook"),
         },
     ),
 }
