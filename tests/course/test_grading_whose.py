@@ -18,205 +18,188 @@ TWINS = "Name,ID\nAda Lovelace,7\nAda Lovelace,s9\nBob Lovelace,9\n"
 MOODLE = "_assignsubmission_file_"
 THIRD, FOURTH = "03_linear_attention", "04_structured_masks"
 
-# class list, then path -> whose; "?" and why: nobody's; with a second text: not graded, and why; None: passed over
+# class list, then path without .ipynb -> whose; "?" and why: nobody's
+# of other files: path -> whose, and why it is not graded; None: passed over
 CASES = {
     "a number is no word of a folder": (
         NUMBERED,
         {
-            "week 3/Ada Lovelace.ipynb": "Ada Lovelace",
-            "week 3/alan_turing_hw2.ipynb": "Alan Turing",
-            "week 3/12.ipynb": "Emmy Noether",
-            "week 3/03 eve.ipynb": "?nobody",
-            "week 3/eve 2026.ipynb": "?nobody",
+            "week 3/Ada Lovelace": "Ada Lovelace",
+            "week 3/alan_turing_hw2": "Alan Turing",
+            "week 3/12": "Emmy Noether",
+            "week 3/03 eve": "?nobody",
+            "week 3/eve 2026": "?nobody",
         },
     ),
     "a number is a whole name": (
         NUMBERED,
-        {
-            "3/hw.ipynb": "Grace Hopper",
-            "1.ipynb": "Ada Lovelace",
-            "2 (1).ipynb": "Alan Turing",
-            "eve/3.ipynb": "?nobody",
-        },
+        {"3/hw": "Grace Hopper", "1": "Ada Lovelace", "2 (1)": "Alan Turing", "eve/3": "?nobody"},
     ),
-    "two numbers are one too many": (NUMBERED, {"1/3.ipynb": "?it may be of Ada Lovelace or Grace Hopper"}),
+    "two numbers are one too many": (NUMBERED, {"1/3": "?it may be of Ada Lovelace or Grace Hopper"}),
     "a folder of a chapter is nobody's": (
         NUMBERED,
-        {"3/Ada Lovelace.ipynb": "Ada Lovelace", "3/eve.ipynb": "?nobody", f"3/{THIRD}.ipynb": "?nobody"},
+        {"3/Ada Lovelace": "Ada Lovelace", "3/eve": "?nobody", f"3/{THIRD}": "?nobody"},
     ),
     "a number between the marks of Moodle": (
         NUMBERED,
         {
-            f"Ada Lovelace_3{MOODLE}/hw.ipynb": "Ada Lovelace",
-            f"A. Turing_2{MOODLE}/1.ipynb": "Alan Turing",
-            f"Eve Adams_3{MOODLE}/Grace Hopper.ipynb": "?nobody",
-            f"Group 1-Emmy Noether_345{MOODLE}/hw.ipynb": "Emmy Noether",
+            f"Ada Lovelace_3{MOODLE}/hw": "Ada Lovelace",
+            f"A. Turing_2{MOODLE}/1": "Alan Turing",
+            f"Eve Adams_3{MOODLE}/Grace Hopper": "?nobody",
+            f"Group 1-Emmy Noether_345{MOODLE}/hw": "Emmy Noether",
         },
     ),
-    "Moodle, all in one folder": (NUMBERED, {f"Lovelace Ada_3{MOODLE}Alan Turing.ipynb": "Ada Lovelace"}),
+    "Moodle, all in one folder": (NUMBERED, {f"Lovelace Ada_3{MOODLE}Alan Turing": "Ada Lovelace"}),
     "Canvas": (
         NUMBERED,
         {
-            f"lovelaceada_12_345_{THIRD}.ipynb": "Ada Lovelace",
-            "turingalan_LATE_3_12345_Grace Hopper-1.ipynb": "Alan Turing",
-            "adamseve_3_12345_Grace Hopper.ipynb": "?nobody",
-            "hw_3_11_Emmy Noether.ipynb": "Emmy Noether",  # a date
+            f"lovelaceada_12_345_{THIRD}": "Ada Lovelace",
+            "turingalan_LATE_3_12345_Grace Hopper-1": "Alan Turing",
+            "adamseve_3_12345_Grace Hopper": "?nobody",
+            "hw_3_11_Emmy Noether": "Emmy Noether",  # a date
         },
     ),
     "ids and names with other things": (
         CANVAS,
         {
-            "hw_101x.ipynb": "?nobody",
-            "12345 final.ipynb": "Ngô Bảo, Châu",
-            "ngo-bao-chau.ipynb": "Ngô Bảo, Châu",
-            "Ada Byron.ipynb": "?nobody",
-            "ada_linear.ipynb": "?it may be of",
-            "lovelaceada_LATE_999_55501_03.ipynb": "Lovelace, Ada",
-            f"Ada Lovelace_77{MOODLE}/03.ipynb": "Lovelace, Ada",
+            "hw_101x": "?nobody",
+            "12345 final": "Ngô Bảo, Châu",
+            "ngo-bao-chau": "Ngô Bảo, Châu",
+            "Ada Byron": "?nobody",
+            "ada_linear": "?it may be of",
+            "lovelaceada_LATE_999_55501_03": "Lovelace, Ada",
+            f"Ada Lovelace_77{MOODLE}/03": "Lovelace, Ada",
         },
     ),
     "a login that is a word of a chapter": (
         CANVAS,
-        {f"ada/{THIRD}.ipynb": "Lovelace, Ada", f"eve/{THIRD}.ipynb": "?nobody", "linear.ipynb": "Ngô Bảo, Châu"},
+        {f"ada/{THIRD}": "Lovelace, Ada", f"eve/{THIRD}": "?nobody", "linear": "Ngô Bảo, Châu"},
     ),
     "a name before an id": (
         CANVAS,
-        {"linear/Ada Lovelace.ipynb": "Lovelace, Ada", "hw linear Lovelace_Ada.ipynb": "Lovelace, Ada"},
+        {"linear/Ada Lovelace": "Lovelace, Ada", "hw linear Lovelace_Ada": "Lovelace, Ada"},
     ),
-    "an id of a folder against a name in passing": (CANVAS, {"ada/with Châu Ngô Bảo.ipynb": "?it may be of"}),
+    "an id of a folder against a name in passing": (CANVAS, {"ada/with Châu Ngô Bảo": "?it may be of"}),
     "names are whole words, the longest": (
         CONTAINED,
         {
-            "Joanna.ipynb": "Joanna",
-            "Ann hw3.ipynb": "Ann",
-            "Ann Byron.ipynb": "?nobody",
-            "Susann Leeds.ipynb": "?nobody",
-            "Joann Leeson.ipynb": "Joann Leeson",
-            "hw Ann Lee Smith.ipynb": "Ann Lee Smith",
-            "ann_lee.ipynb": "Ann Lee",
-            "Ann Lee and Bob Weiß.ipynb": "?it may be of Ann Lee or Bob Weiß",
-            "BOB WEISS.ipynb": "Bob Weiß",
-            "S\u00f8ren-Kier.ipynb": "Søren Kier",
+            "Joanna": "Joanna",
+            "Ann hw3": "Ann",
+            "Ann Byron": "?nobody",
+            "Susann Leeds": "?nobody",
+            "Joann Leeson": "Joann Leeson",
+            "hw Ann Lee Smith": "Ann Lee Smith",
+            "ann_lee": "Ann Lee",
+            "Ann Lee and Bob Weiß": "?it may be of Ann Lee or Bob Weiß",
+            "BOB WEISS": "Bob Weiß",
+            "S\u00f8ren-Kier": "Søren Kier",
         },
     ),
     "letters however they are written": (
         "Name\nNgô Bảo Châu\nZoë O’Brien\nÅsa Øst\n王小明\n",
         {
-            "Ngo\u0302 Ba\u0309o Cha\u0302u.ipynb": "Ngô Bảo Châu",
-            "zoe_obrien_03.ipynb": "Zoë O’Brien",
-            "ASA OST.ipynb": "Åsa Øst",
-            "王小明_3.ipynb": "王小明",
+            "Ngo\u0302 Ba\u0309o Cha\u0302u": "Ngô Bảo Châu",
+            "zoe_obrien_03": "Zoë O’Brien",
+            "ASA OST": "Åsa Øst",
+            "王小明_3": "王小明",
         },
     ),
     "last before first": (
         SPLIT,
         {
-            "Lovelace, Ada.ipynb": "Ada Lovelace",
-            "Lovelace Ada/hw.ipynb": "Ada Lovelace",
-            "AdaLovelace_hw.ipynb": "Ada Lovelace",
-            "ADA@x.org.ipynb": "Ada Lovelace",
-            "ada.ipynb": "?nobody",
-            "Martin Thomas.ipynb": "?it may be of Thomas Martin or Martin Thomas",
-            "s8/Thomas Martin.ipynb": "Thomas Martin",
+            "Lovelace, Ada": "Ada Lovelace",
+            "Lovelace Ada/hw": "Ada Lovelace",
+            "AdaLovelace_hw": "Ada Lovelace",
+            "ADA@x.org": "Ada Lovelace",
+            "ada": "?nobody",
+            "Martin Thomas": "?it may be of Thomas Martin or Martin Thomas",
+            "s8/Thomas Martin": "Thomas Martin",
         },
     ),
     "a full name beside its parts": (
         "Name,First name\nLovelace,Ada\nAlan Turing,Alan\n",
-        {"Ada Lovelace.ipynb": "Lovelace Ada", "turing_alan.ipynb": "Alan Turing", "Alan.ipynb": "?nobody"},
+        {"Ada Lovelace": "Lovelace Ada", "turing_alan": "Alan Turing", "Alan": "?nobody"},
     ),
-    "as the list has it before turned": (
-        "Name\nThomas Martin\nMartin Thomas\n",
-        {"Martin Thomas.ipynb": "Martin Thomas"},
-    ),
+    "as the list has it before turned": ("Name\nThomas Martin\nMartin Thomas\n", {"Martin Thomas": "Martin Thomas"}),
     "two of one name": (
         TWINS,
         {
-            f"Ada Lovelace_7{MOODLE}/03.ipynb": "Ada Lovelace (7)",
-            "7/Ada Lovelace.ipynb": "Ada Lovelace (7)",
-            "Ada Lovelace s9.ipynb": "Ada Lovelace (s9)",
-            "Ada Lovelace.ipynb": "?it may be of Ada Lovelace (7) or Ada Lovelace (s9)",
-            "Bob Lovelace.ipynb": "Bob Lovelace",
+            f"Ada Lovelace_7{MOODLE}/03": "Ada Lovelace (7)",
+            "7/Ada Lovelace": "Ada Lovelace (7)",
+            "Ada Lovelace s9": "Ada Lovelace (s9)",
+            "Ada Lovelace": "?it may be of Ada Lovelace (7) or Ada Lovelace (s9)",
+            "Bob Lovelace": "Bob Lovelace",
         },
     ),
-    "a folder and a file of two people": (CONTAINED, {"Ann Lee/Bob Weiss.ipynb": "?it may be of Ann Lee or Bob Weiß"}),
+    "a folder and a file of two people": (CONTAINED, {"Ann Lee/Bob Weiss": "?it may be of Ann Lee or Bob Weiß"}),
     "deep in a student's folder": (
         CANVAS,
-        {"Ada Lovelace/src/final.ipynb": "Lovelace, Ada", "week 3/ada/work/hw.ipynb": "Lovelace, Ada"},
+        {"Ada Lovelace/src/final": "Lovelace, Ada", "week 3/ada/work/hw": "Lovelace, Ada"},
     ),
-    "one folder, another name": (None, {"ada/solution.ipynb": "ada"}),
+    "one folder, another name": (None, {"ada/solution": "ada"}),
     "a folder for everybody": (
         None,
-        {f"ada/{THIRD}.ipynb": "ada", f"ada/{FOURTH}.ipynb": "ada", "bob/hw3.ipynb": "bob", "bob/hw4.ipynb": "bob"},
+        {f"ada/{THIRD}": "ada", f"ada/{FOURTH}": "ada", "bob/hw3": "bob", "bob/hw4": "bob"},
     ),
-    "drafts": (None, {"ada/draft.ipynb": "ada/draft", "ada/final.ipynb": "ada/final", "bob/final.ipynb": "bob"}),
-    "nothing but files": (None, {"ada.ipynb": "ada", "bob.IPYNB": "bob", "03.ipynb": "03"}),
+    "drafts": (None, {"ada/draft": "ada/draft", "ada/final": "ada/final", "bob/final": "bob"}),
+    "nothing but files": (None, {"ada": "ada", "bob.IPYNB": ("bob", ""), "03": "03"}),
     "second downloads": (
         None,
         {
-            "ada.ipynb": "ada",
-            "ada (1).ipynb": "ada",
-            "bob(2).ipynb": "bob",
-            f"carl/{THIRD} (1).ipynb": "carl",
-            f"carl/{THIRD}-Copy1.ipynb": "carl",
-            "dora-Copy2.ipynb": "dora",
+            "ada": "ada",
+            "ada (1)": "ada",
+            "bob(2)": "bob",
+            f"carl/{THIRD} (1)": "carl",
+            f"carl/{THIRD}-Copy1": "carl",
+            "dora-Copy2": "dora",
         },
     ),
-    "weeks of files": (
-        None,
-        {"week3/ada.ipynb": "ada", "week3/bob.ipynb": "bob", "week4/ada.ipynb": "ada", "week4/bob.ipynb": "bob"},
-    ),
-    "nbgrader": (None, {f"ada/{THIRD}/{THIRD}.ipynb": "ada", f"bob/{THIRD}/{THIRD}.ipynb": "bob"}),
+    "weeks of files": (None, {"week3/ada": "ada", "week3/bob": "bob", "week4/ada": "ada", "week4/bob": "bob"}),
+    "nbgrader": (None, {f"ada/{THIRD}/{THIRD}": "ada", f"bob/{THIRD}/{THIRD}": "bob"}),
     "folders that are counted are students': only those of weeks are not": (
         None,
-        {
-            "student1/draft.ipynb": "student1/draft",
-            "student1/final.ipynb": "student1/final",
-            "student2/hw.ipynb": "student2",
-        },
+        {"student1/draft": "student1/draft", "student1/final": "student1/final", "student2/hw": "student2"},
     ),
-    "one week, a folder for everybody": (None, {"week3/ada/hw.ipynb": "ada", "week3/bob/hw.ipynb": "bob"}),
-    "weeks in a student's folder": (
-        None,
-        {"ada/week3/a.ipynb": "ada", "ada/week4/b.ipynb": "ada", "bob/week3/a.ipynb": "bob"},
-    ),
-    "copies": (None, {"ada.ipynb": "ada", "Copy of ada.ipynb": "ada", "Copy of Copy of bob (1).ipynb": "bob"}),
+    "one week, a folder for everybody": (None, {"week3/ada/hw": "ada", "week3/bob/hw": "bob"}),
+    "weeks in a student's folder": (None, {"ada/week3/a": "ada", "ada/week4/b": "ada", "bob/week3/a": "bob"}),
+    "copies": (None, {"ada": "ada", "Copy of ada": "ada", "Copy of Copy of bob (1)": "bob"}),
     "a hyphen is no mark of Moodle, a group's is": (
         "Name,ID\nMarie Curie,50001\nAda Lovelace,50002\n",
         {
-            f"Anne-Marie Curie_33333{MOODLE}/hw.ipynb": "?nobody",
-            f"Group B-Ada Lovelace_4444{MOODLE}/hw.ipynb": "Ada Lovelace",
-            f"Team 12-Marie Curie_4445{MOODLE}/hw.ipynb": "Marie Curie",
+            f"Anne-Marie Curie_33333{MOODLE}/hw": "?nobody",
+            f"Group B-Ada Lovelace_4444{MOODLE}/hw": "Ada Lovelace",
+            f"Team 12-Marie Curie_4445{MOODLE}/hw": "Marie Curie",
         },
     ),
     "Moodle's own numbers": (
         "Identifier,Full name\nParticipant 3,Ada Lovelace\nParticipant 314159,Alan Turing\n",
         {
-            f"Participant_3{MOODLE}/hw.ipynb": "Ada Lovelace",
-            f"Participant_314159{MOODLE}/hw.ipynb": "Alan Turing",
-            f"Participant_31{MOODLE}/hw.ipynb": "?nobody",
+            f"Participant_3{MOODLE}/hw": "Ada Lovelace",
+            f"Participant_314159{MOODLE}/hw": "Alan Turing",
+            f"Participant_31{MOODLE}/hw": "?nobody",
         },
     ),
     "a login in a login": (
         "Name,Username\nAnn Love,a_love\nBob Love,love\n",
         {
-            "HW 3_a_love_attempt_2026-11-20-10-11-12_hw.ipynb": "Ann Love",
-            "HW 3_love_attempt_2026-11-20-10-11-12_hw.ipynb": "Bob Love",
+            "HW 3_a_love_attempt_2026-11-20-10-11-12_hw": "Ann Love",
+            "HW 3_love_attempt_2026-11-20-10-11-12_hw": "Bob Love",
         },
     ),
     "somebody else's file in a student's folder": (
         SPLIT.replace("s7", "70007").replace("s8", "80008"),
         {
-            "Ada Lovelace/lovelace_03_2026_final.ipynb": "Ada Lovelace",  # no mark of Canvas
-            "Ada Lovelace/martinthomas_80008_555_hw.ipynb": "Ada Lovelace",
-            "Ada Lovelace 3/Thomas Martin.ipynb": "?it may be of",
-            "70007 hw/80008.ipynb": "?it may be of",
-            "Ada Lovelace and Thomas Martin/Ada Lovelace.ipynb": "Ada Lovelace",
+            "Ada Lovelace/lovelace_03_2026_final": "Ada Lovelace",  # no mark of Canvas
+            "Ada Lovelace/martinthomas_80008_555_hw": "Ada Lovelace",
+            "Ada Lovelace 3/Thomas Martin": "?it may be of",
+            "70007 hw/80008": "?it may be of",
+            "Ada Lovelace and Thomas Martin/Ada Lovelace": "Ada Lovelace",
         },
     ),
     "what is no notebook, among files": (
         None,
         {
-            "ada.ipynb": "ada",
+            "ada": "ada",
             "ada.pdf": ("", "no notebook"),
             "bob.ipynb.json": ("bob", "rename it"),
             "carl.zip": ("", "an archive: unpack it"),
@@ -230,7 +213,7 @@ CASES = {
     "what is no notebook, in folders": (
         None,
         {
-            "ada/hw.ipynb": "ada",
+            "ada/hw": "ada",
             "ada/notes.pdf": ("", "no notebook"),
             "ada/hw.ipynb.json": ("", "rename it"),
             "ada/data/": ("", "no notebook in this folder"),
@@ -316,6 +299,7 @@ def test_files_of_one_name_in_several_folders_are_of_one_student_only_in_weeks(t
 
 @pytest.mark.parametrize(("listed", "expected"), CASES.values(), ids=CASES)
 def test_whose_a_file_is(tmp_path, listed, expected):
+    expected = {f"{path}.ipynb" if isinstance(said, str) else path: said for path, said in expected.items()}
     hand_in(tmp_path / "in", expected)
     people = roster.Roster()
     if listed:
