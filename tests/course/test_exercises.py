@@ -16,7 +16,6 @@ every_exercise = pytest.mark.parametrize("exercise", registry().values(), ids=la
 
 @every_exercise
 def test_exercise_is_sound_on_one_seed(exercise):
-    """Solution, stub, and every wrong answer recognised for what it is."""
     assert verify(exercise, seeds=[0]) == []
 
 

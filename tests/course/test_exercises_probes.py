@@ -35,26 +35,18 @@ def swapped(Q, K, beta):
     ("attempt", "said"),
     [
         (lambda Q, K, beta: (Q @ K.mT).sin(), "your answer does not depend on beta"),
-        (
-            lambda Q, K, beta: Q @ K.mT + beta[:, None] ** 3 * beta.exp()[:, None] / torch.e,
-            "your answer is right where beta is 1 throughout: look at where beta enters",
-        ),
-        (
-            lambda Q, K, beta: Q @ K.mT + (beta * (1.5 - beta))[:, None],
-            "your answer is right where beta is 0.5 throughout: look at where beta enters",
-        ),
-        (
-            lambda Q, K, beta: Q @ K.mT + beta.sin()[:, None],
-            "your answer is right where beta is 0 throughout: look at the terms with beta",
-        ),
-        (swapped, "your answer is right where Q and K are the same: look at where it matters which is which"),
+        (lambda Q, K, beta: Q @ K.mT + beta[:, None] ** 3 * beta.exp()[:, None] / torch.e, "where beta is 1 throug"),
+        (lambda Q, K, beta: Q @ K.mT + (beta * (1.5 - beta))[:, None], "right where beta is 0.5 throughout"),
+        (lambda Q, K, beta: Q @ K.mT + beta.sin()[:, None], "right where beta is 0 throughout"),
+        (swapped, "right where Q and K are the same"),
         (lambda Q, K, beta: (Q @ K.mT + beta[:, None]).cos(), None),
         (lambda Q, K, beta: (Q @ K.mT + beta.sin()[:, None]) / bool(beta.all()), None),  # raises with a beta of 0
     ],
 )
 def test_what_a_probe_tells(attempt, said):
-    assert (probe(SCORES, attempt) or zero(SCORES, attempt)) == said
-    assert evaluate(SCORES, attempt).sign == said
+    found = probe(SCORES, attempt) or zero(SCORES, attempt)
+    assert said in found if said else found is None
+    assert evaluate(SCORES, attempt).sign == found
 
 
 def test_where_the_wrong_part_is_empty_nothing_is_told():
@@ -68,12 +60,10 @@ def test_where_the_wrong_part_is_empty_nothing_is_told():
 
 
 def test_no_logarithm_of_a_decay_is_taken_to_be_above_0():
-    exercise = dataclasses.replace(
-        SCORES, cases=lambda randn: ((Q, K, -beta.abs()) for Q, K, beta in cases(randn)), oracle=scores
-    )
+    exercise = dataclasses.replace(SCORES, cases=lambda randn: ((Q, K, -b.abs()) for Q, K, b in cases(randn)))
     attempt = lambda Q, K, beta: Q @ K.mT + (beta**3 * beta.exp())[:, None] / torch.e  # noqa: E731
     assert probe(exercise, attempt) is None  # and not 1, at which it is right
-    assert zero(exercise, attempt) == "your answer is right where beta is 0 throughout: look at the terms with beta"
+    assert "right where beta is 0 throughout" in zero(exercise, attempt)
 
 
 def test_weights_that_sum_to_1_do_not_tell_a_constant():
@@ -85,20 +75,13 @@ def test_weights_that_sum_to_1_do_not_tell_a_constant():
 @pytest.mark.parametrize(
     ("attempt", "said"),
     [
-        (
-            lambda Q, K, beta: product(Q, K, beta) + 1,
-            "where Q is halved the right answer is halved, yours is not",
-        ),
-        (
-            lambda Q, K, beta: product(Q, K, beta.exp()),
-            "where beta is halved the right answer becomes a quarter, yours",
-        ),
+        (lambda Q, K, beta: product(Q, K, beta) + 1, "where Q is halved the right answer is halved, yours is not"),
+        (lambda Q, K, beta: product(Q, K, beta.exp()), "where beta is halved the right answer becomes a quarter"),
         (lambda Q, K, beta: product(Q, K, beta) + product(Q.abs(), K.square(), beta), "where K is halved"),
     ],
 )
 def test_how_an_answer_grows(attempt, said):
-    found = probe(dataclasses.replace(SCORES, oracle=product), attempt)
-    assert said in found
+    assert said in probe(dataclasses.replace(SCORES, oracle=product), attempt)
 
 
 def test_a_number_that_is_ignored():
