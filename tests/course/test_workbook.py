@@ -313,14 +313,8 @@ def test_a_deleted_or_emptied_stub_is_no_answer_nor_is_text(course):
 
 BROKEN = {
     "merged": b"<<<<<<< HEAD\n{}",
-    "empty": b"",
-    "cut": b'{"cells": [{"cell_type": "co',
-    "list": b"[]",
     "no cells": b'{"nbformat": 3, "worksheets": []}',
     "odd cells": b'{"cells": ["def f(): pass"]}',
-    "no type": b'{"cells": [{"source": "", "metadata": {}}]}',
-    "no metadata": b'{"cells": [{"cell_type": "code", "source": ""}]}',
-    "odd metadata": b'{"cells": [{"cell_type": "code", "source": "", "metadata": []}]}',
     "odd outputs": b'{"cells": [{"cell_type": "code", "source": "", "metadata": {}, "outputs": [1]}]}',
     "latin": '{"cells": [], "author": "Jürgen"}'.encode("latin-1"),
     "deep": b'{"cells": ' + b"[" * 100_000,

@@ -78,7 +78,6 @@ def test_what_passed_in_any_file_is_passed(course):
     [
         [],
         {MIME: []},
-        {MIME: {"exercise": B}},
         {MIME: {"exercise": [B], "outcome": "passed"}},
         {MIME: {"exercise": B, "outcome": []}},
     ],
