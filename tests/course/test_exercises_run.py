@@ -151,10 +151,6 @@ def attention(Q, K, V):
     return torch.stack(scores) @ helper(V)
 
 
-def helped(Q, K, V):
-    return partly(K.repeat(2, 1), K, V)
-
-
 def forget(Q, K, V):
     return [Q[row] for row in (0, 10**6)]
 
@@ -180,7 +176,6 @@ def leave(Q, K, V):
             r"line 3 of helper: raise KeyError\(.*\)\n    KeyError: 'no column in <object object at 0x…>'\n",
         ),
         (partly, r"line 3 of partly: raise NotImplementedError\n    NotImplementedError"),
-        (helped, r"line 2 of helped: return partly\(K.repeat\(2, 1\), K, V\)\n    line 3 of partly"),
         (torch.no_grad()(forget), r"line 2 of forget: .*\n    IndexError"),
         (in_torch, r"line 2 of in_torch: .*\n    NotImplementedError: Cannot copy out of meta tensor"),
         (deep, r"line 2 of deep: return deep\(Q, K, V\)\n    RecursionError: maximum recursion depth exceeded"),

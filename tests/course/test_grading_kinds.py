@@ -147,6 +147,7 @@ KINDS = {
     + own(f"@plain\n{RIGHT}", CHECK),
     "registry": others("PARTS = {}", "def part(f):\n    PARTS[f.__name__] = f\n    return f", f"@part\n{HELPER}")
     + own(answer("PARTS['all_states'](K, V)"), CHECK),
+    "list": others("AXES = []", "AXES.append(0)") + own(RIGHT.replace("cumsum(0)", "cumsum(AXES[0])"), CHECK),
     "executed text": others(f"source = {HELPER!r}", "exec(source)") + own(USES, CHECK),
     "set by its name": others("import sys\nsetattr(sys.modules['__main__'], 'AXIS', 0)") + own(BY_AXIS, CHECK),
     "setting of torch": others("torch.set_default_dtype(torch.float64)")
