@@ -146,6 +146,10 @@ def partly(Q, K, V):
     return causal_product(Q, K, V)
 
 
+def helped(Q, K, V):
+    return partly(K.repeat(2, 1), K, V)
+
+
 def attention(Q, K, V):
     scores = [Q[t] @ K.mT for t in range(len(Q))]
     return torch.stack(scores) @ helper(V)
@@ -176,6 +180,7 @@ def leave(Q, K, V):
             r"line 3 of helper: raise KeyError\(.*\)\n    KeyError: 'no column in <object object at 0x…>'\n",
         ),
         (partly, r"line 3 of partly: raise NotImplementedError\n    NotImplementedError"),
+        (helped, r"line 2 of helped: return partly\(K.repeat\(2, 1\), K, V\)\n    line 3 of partly"),
         (torch.no_grad()(forget), r"line 2 of forget: .*\n    IndexError"),
         (in_torch, r"line 2 of in_torch: .*\n    NotImplementedError: Cannot copy out of meta tensor"),
         (deep, r"line 2 of deep: return deep\(Q, K, V\)\n    RecursionError: maximum recursion depth exceeded"),
@@ -207,6 +212,12 @@ def scale(Q, K, V):
     return causal_product(Q, K, V)
 
 
+def grow(mask, log, initial_state):
+    mask.cache = mask.dense()
+    log.unsqueeze_(0)
+    return STATE.oracle(mask, log[0], initial_state)
+
+
 def reach_in(mask, log, initial_state):
     answer = summed(mask, log, initial_state)
     mask.rows.neg_()
@@ -223,6 +234,7 @@ def pop(spec, sizes, shift, flag):
     ("exercise", "attempt", "line"),
     [
         (CAUSAL, scale, r"\n  Your code changes its input Q and V in place: work on a copy\n"),
+        (STATE, grow, "changes its input log in place"),
         (STATE, reach_in, "changes its input mask in place"),
         (PLAIN, pop, "changes its input sizes in place"),
     ],
