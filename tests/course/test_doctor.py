@@ -104,6 +104,7 @@ def test_python_that_is_too_old(monkeypatch, name, value):
     [
         ({}, "ok", "2.13.0+cpu, CPU build"),
         ({"cuda": "12.8"}, "ok", "2.13.0+cpu, CUDA 12.8 build"),
+        ({"hip": "6.4"}, "ok", "2.13.0+cpu, ROCm 6.4 build"),
         ({"version": "2.2.2"}, "warning", "2.2.2, CPU build, older than {oldest}"),
     ],
 )
@@ -117,7 +118,9 @@ def test_torch(monkeypatch, changes, status, detail):
     ("system", "machine", "broken", "remedy"),
     [
         ("Linux", "x86_64", False, "python start.py"),
+        ("Darwin", "arm64", False, "python start.py"),
         ("Darwin", "x86_64", False, "no PyTorch for Intel Macs since 2.3"),
+        ("Windows", "AMD64", False, "python start.py"),
         ("Windows", "AMD64", True, "vc_redist.x64.exe"),
     ],
 )
@@ -180,6 +183,7 @@ def test_work(monkeypatch, here):
     ("gpu", "seen", "driver", "status", "detail"),
     [
         (False, None, None, "missing", "none"),
+        (False, "No devices found.", "550.1", "missing", "none"),
         (False, "GPU 0: RTX 4090\nGPU 1: RTX 4090", "550.1", "warning", "it: GPU 0: RTX 4090, driver 550.1"),
         (True, "GPU 0: H200", "550.1", "ok", "NVIDIA H200, 150 GB, driver 550.1"),
         (True, None, None, "ok", "NVIDIA H200, 150 GB, driver unknown"),

@@ -171,6 +171,11 @@ def row_by_row(log_a):
     return torch.stack(rows, -2)
 
 
+def one_strong_decay(form, least, length):
+    others = max(least, -2.0) * (0.15 if form == "difference" else 0.99)
+    return torch.tensor([least] + [others] * (length - 1), dtype=torch.float64)
+
+
 def two_that_look_alike(L, R):
     """A query in sight, and points that differ only where R does not look."""
     hidden = torch.linalg.svd(R.mT).Vh[-1]
@@ -183,13 +188,7 @@ def two_that_look_alike(L, R):
     [
         ("1.4", lambda sizes: tuple(step.replace(" ", "") for step in EXERCISES["1.4"].solution(sizes))),
         ("1.5", lambda N, P: next(T for T in range(1, 99_999) if 3 * N * P < T * (N + P + 1))),
-        (
-            "4.2",
-            lambda form, least, length: torch.tensor(
-                [least] + [max(least, -2.0) * (0.15 if form == "difference" else 0.99)] * (length - 1),
-                dtype=torch.float64,
-            ),
-        ),
+        ("4.2", one_strong_decay),
         ("3.a", lambda row, K, V: torch.einsum("s,sp,sn->pn", row, V, K)),
         ("6.1", row_by_row),
         ("7.4", lambda: 520.0),

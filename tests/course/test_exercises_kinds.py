@@ -220,6 +220,7 @@ def axes(L, *rows):
         ("1.4", order("TN, NP -> TP"), "there is no operand NP at that time"),
         ("1.4", order("TN, SN -> S"), "must keep the axes ST"),
         ("1.4", order(), "more than one operand is left"),
+        ("1.4", lambda sizes: torch.ones(2), "must be a list of steps"),
         ("10.1", lambda L, R: (axes(L, 0)[0], axes(L, 0)), "and X (2, 2), one point in a row; got (2,)"),
         ("10.1", lambda L, R: (2 * L[:, 0], axes(L, 0, 1)), "must have length 1: yours have 2, 1, 1"),
         ("10.1", lambda L, R: (axes(L, 0)[0], axes(L, 1, 1)), "the two points are the same"),
@@ -229,6 +230,7 @@ def axes(L, *rows):
         ("11.5", scores(0.0), "right on these scores"),
         ("11.5", lambda length: torch.zeros(length).double(), "float32 tensor"),
         ("11.5", scores(1e30), "between -1000 and 1000"),
+        ("11.5", scores(torch.inf), "finite"),
         ("11.5", lambda length: torch.tensor([0.0, 0.0, 3.0]).repeat(3)[-length:], "no score is above the anchor"),
         ("11.5", lambda length: torch.tensor([80.0, 80.0, 0.5]).repeat(3)[-length:], "only 79.5 above the anchor"),
         ("8.6", lambda cups, i, j: _key(cups, {i: 1, j: -1}, 0.5), "β = 0.5 takes each cup only 25.0% of the way"),
@@ -241,6 +243,7 @@ def axes(L, *rows):
         ("8.6", lambda cups, i, j: (2 * _key(cups, {i: 1, j: -1})[0], 2.0), "has norm 2: divide it by its norm"),
         ("8.6", lambda cups, i, j: _key(cups, {i: 1, j: -1}, -2.0), "beta must be from 0 to 2, got -2"),
         ("8.6", lambda cups, i, j: torch.ones(cups), "the answer must be a pair"),
+        ("8.6", lambda cups, i, j: ("key", 2.0), "the answer must be a pair"),
     ],
 )
 def test_what_breaks_nothing_or_reaches_no_goal_is_told_why(id, answer, reason):

@@ -346,7 +346,7 @@ def test_a_loop_that_passes_the_budget_at_both_lengths_is_named():
         (
             lambda y: y if len(y) < 64 else y.float(),
             "failed",
-            "not one with T = 64: the values are right, but in float32",
+            "not one with T = 64: the values are right, but in float",
         ),
     ],
 )

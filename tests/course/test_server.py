@@ -173,6 +173,7 @@ def launched(monkeypatch):
         (["--logo=3", "--port", "9"], False, server.CourseLab),
         ([], True, server.LabApp),
         (["--debug"], False, server.LabApp),
+        (["--log-level=INFO"], False, server.LabApp),
         (["--ServerApp.log_level", "INFO"], False, server.LabApp),
     ],
 )
@@ -187,6 +188,7 @@ def test_its_log_is_shown_to_who_asks_for_it(launched, options, log, lab, capsys
     [
         (["--port=9"], ["--allow-root", "--ip=localhost"], ALONE),
         (["--ip=0.0.0.0"], ["--allow-root"], f"{server.ROOT}.\n"),
+        (["--ip", "0.0.0.0"], ["--allow-root"], f"{server.ROOT}.\n"),
         (["--ServerApp.ip=*"], ["--allow-root"], f"{server.ROOT}.\n"),
     ],
 )

@@ -299,6 +299,7 @@ BROKEN = {
     "merged": b"<<<<<<< HEAD\n{}",
     "no cells": b'{"nbformat": 3, "worksheets": []}',
     "odd cells": b'{"cells": ["def f(): pass"]}',
+    "odd metadata": b'{"cells": [{"cell_type": "code", "source": "", "metadata": []}]}',
     "odd outputs": b'{"cells": [{"cell_type": "code", "source": "", "metadata": {}, "outputs": [1]}]}',
     "latin": '{"cells": [], "author": "Jürgen"}'.encode("latin-1"),
     "deep": b'{"cells": ' + b"[" * 100_000,
