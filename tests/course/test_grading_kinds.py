@@ -189,31 +189,21 @@ SLOWLY = {  # cells that do not end here, and did not run when the notebook was 
     "slow cell": others(SLOW) + ANSWER,
     "slow cell of the same names": others(f"AXIS = 0\n{SLOW}\nmodel = AXIS", "print(losses)") + own(BY_AXIS, CHECK),
 }
+NO_FILE = "it needs a file that is not in the notebook: 'axis.txt'"
 REASONS = {  # what cannot have its point, and why
-    "needs a file": (
-        own(
-            "with open('axis.txt') as file:\n    axis = int(file.read())",
-            RIGHT.replace("cumsum(0)", "cumsum(axis)"),
-            CHECK,
-        ),
-        "it needs a file that is not in the notebook: 'axis.txt'",
-    ),
-    "needs a file in its function": (
-        own(RIGHT.replace("(0)", "(int(open('axis.txt').read()))"), CHECK),
-        "it needs a file that is not in the notebook: 'axis.txt'",
-    ),
+    "needs a file": (own("with open('axis.txt') as file:\n    AXIS = int(file.read())", BY_AXIS, CHECK), NO_FILE),
+    "needs a file in its function": (own(RIGHT.replace("(0)", "(int(open('axis.txt').read()))"), CHECK), NO_FILE),
     "needs a shell": (
-        own("axis = !echo 0", RIGHT.replace("cumsum(0)", "cumsum(int(axis[0]))"), CHECK),
-        "shell commands do not run here: !echo 0; NameError: name 'axis' is not defined",
+        own("AXIS = !echo 0", BY_AXIS, CHECK),
+        "shell commands do not run here: !echo 0; NameError: name 'AXIS' is not defined",
     ),
     "needs an answer": (
-        own("axis = int(input())", RIGHT.replace("cumsum(0)", "cumsum(axis)"), CHECK),
-        "it asks with input(), and nobody answers here; NameError: name 'axis' is not defined",
+        own("AXIS = int(input())", BY_AXIS, CHECK),
+        "it asks with input(), and nobody answers here; NameError: name 'AXIS' is not defined",
     ),
     "needs what was installed": (
-        others("!echo pip install special")
-        + own(f"import special\n{RIGHT.replace('cumsum(0)', 'cumsum(special.axis)')}", CHECK),
-        "ModuleNotFoundError: No module named 'special'; NameError: name 'special' is not defined; "
+        others("!echo pip install special") + own("from special import AXIS", BY_AXIS, CHECK),
+        "ModuleNotFoundError: No module named 'special'; NameError: name 'AXIS' is not defined; "
         "not run here: !echo pip install special",
     ),
     "is another function": (own(RIGHT.replace("cumsum(0)", "cumsum(1)"), CHECK), "your running sum goes along axis 2"),
