@@ -41,3 +41,11 @@ def course(tmp_path):
     for name in ("00_start_here", learner.NAME):
         shutil.copy(learner.CHAPTERS / f"{name}.ipynb", folder / "chapters")
     return folder
+
+
+@pytest.fixture
+def begun(course):
+    """The course was opened once: the copies are there."""
+    import learner
+
+    learner.sync(course)

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smalearn.course.exercises import AnswerKey, registry, verify
-from smalearn.course.exercises.judge import LIMIT
-from smalearn.course.exercises.run import run
+from smalearn.course.exercises import registry, verify
 
 LISTS = Path(__file__).parents[1].glob("ch*/claims.toml")
 CLAIMS = [claim for path in LISTS for claim in tomllib.loads(path.read_text(encoding="utf-8"))["claim"]]
@@ -16,20 +14,13 @@ every_exercise = pytest.mark.parametrize("exercise", registry().values(), ids=la
 
 @every_exercise
 def test_exercise_is_sound_on_one_seed(exercise):
-    """Solution, stub, and every wrong answer recognised for what it is."""
     assert verify(exercise, seeds=[0]) == []
 
 
 @pytest.mark.full
 @every_exercise
 def test_exercise_is_sound_on_others(exercise):
-    assert verify(exercise, seeds=[1]) == []
-    key = AnswerKey(exercise, seed=7)
-    for sentence, function in exercise.wrong.items():
-        result = key.judge(run(function, key.cases, key.seed, LIMIT))
-        assert result.outcome in ("failed", "error")  # known answers may raise
-        assert result.passed < result.cases
-        assert result.misconception == sentence
+    assert verify(exercise, seeds=[1, 7]) == []
 
 
 @every_exercise

@@ -1,6 +1,5 @@
 """Answers that students would write: wrong ones that passed once are rejected, right ones in other styles pass."""
 
-import functools
 import inspect
 
 import pytest
@@ -10,7 +9,6 @@ import torch.nn.functional as F
 from smalearn.course.ch01.orders import MEASURES, OPERANDS, _all_orders
 from smalearn.course.exercises import evaluate, registry
 from smalearn.masks import segsum
-from smalearn.masks.decay import split_chunks
 
 EXERCISES = registry()
 
@@ -19,11 +17,6 @@ def macs(length, chunk_len, state, head_dim):
     chunks = -(-length // chunk_len)
     inside = chunk_len * (state + head_dim) + 2 * state * head_dim
     return chunks * (chunk_len * inside + state * head_dim)
-
-
-def masked_after_the_exponential(log_a):
-    s = log_a.double().clamp(min=-1000).cumsum(-1)
-    return (s[..., :, None] - s[..., None, :]).exp().tril().to(log_a.dtype)
 
 
 @pytest.mark.parametrize("id", ["11.1", "11.2", "11.4", "11.7"])
@@ -99,18 +92,14 @@ def with_rest(rest):
         ("2.2", points(minus=lambda count: -torch.ones(1, count).double())),
         ("2.2", points(relu=lambda count: copies_of_the_last("relu", count))),
         ("2.2", points(tanh=lambda count: copies_of_the_last("tanh", count))),
-        ("2.5", lambda: 310_000),
-        ("2.5", lambda: 290_000),
         ("3.4", with_gates("3.4", lambda log_a: log_a.clamp(min=-100))),
         ("3.5", with_gates("3.5", lambda log_a: (log_a.exp() + 1e-12).log())),
         ("3.5", with_gates("3.5", lambda log_a: log_a.clamp(min=-50))),
         ("4.1", short_memory(100)),
         ("4.3", on_a_circle_of(512)),
         ("4.6", band_over(1e-30)),
-        ("6.1", with_rest(1e-12)),
         ("6.1", with_rest(1e-20)),
-        ("6.1", masked_after_the_exponential),
-        *(("6.1", with_gates("6.1", functools.partial(torch.clamp, min=-limit))) for limit in (30, 40, 60, 700)),
+        ("6.1", with_gates("6.1", lambda log_a: log_a.clamp(min=-700))),
     ],
 )
 def test_a_wrong_answer_that_passed_once(id, attempt):
@@ -128,41 +117,12 @@ def divided_late(Q, K):
     [
         ("6.1", lambda log_a: segsum(log_a).tril(), True, "the exponential of your answer is right"),
         ("1.2", divided_late, False, "look at the terms with Q"),
-        (
-            "6.2",
-            lambda X, log_a, B: ((log_a.sum(0) - log_a.cumsum(0)).exp()[..., None] * X).mT @ B,
-            False,
-            "column 0",
-        ),
+        ("6.2", lambda X, a, B: ((a.sum(0) - a.cumsum(0)).exp()[..., None] * X).mT @ B, False, "column 0"),
     ],
 )
 def test_a_reason_is_told_where_it_is_one(id, attempt, said, reason):
     result = evaluate(EXERCISES[id], attempt)
     assert (result.outcome, reason in (result.sign or "")) == ("failed", said)
-
-
-def untransposed(C, log_a, entering):
-    return log_a.cumsum(-1).exp().unsqueeze(-1) * torch.matmul(C, entering)
-
-
-def cut_alike(X, log_a, B, C, state, chunk_len):
-    X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a, B, C))
-
-
-@pytest.mark.parametrize(
-    ("id", "attempt", "reason"),
-    [
-        *(("6.1", with_gates("6.1", functools.partial(torch.clamp, min=-x)), "after a reset") for x in (40, 700)),
-        ("6.1", with_rest(1e-20), "after a reset"),
-        ("6.1", with_gates("6.1", functools.partial(torch.clamp, min=-30)), "you cut log decays off at −30"),
-        ("6.1", masked_after_the_exponential, "you clamp at −1,000 and subtract"),
-        ("6.4", untransposed, "transposed"),
-        ("6.5", cut_alike, "`axis=-1`"),
-        ("6.7", lambda log_d: EXERCISES["6.1"].solution(F.pad(log_d.exp(), (1, 0))), "takes their logarithms"),
-    ],
-)
-def test_a_slip_is_told(id, attempt, reason):
-    assert reason in (evaluate(EXERCISES[id], attempt).misconception or "")
 
 
 def test_a_number_is_asked_where_a_number_is_promised():
@@ -213,6 +173,11 @@ def row_by_row(log_a):
     return torch.stack(rows, -2)
 
 
+def one_strong_decay(form, least, length):
+    others = max(least, -2.0) * (0.15 if form == "difference" else 0.99)
+    return torch.tensor([least] + [others] * (length - 1), dtype=torch.float64)
+
+
 def two_that_look_alike(L, R):
     """A query in sight, and points that differ only where R does not look."""
     hidden = torch.linalg.svd(R.mT).Vh[-1]
@@ -225,13 +190,7 @@ def two_that_look_alike(L, R):
     [
         ("1.4", lambda sizes: tuple(step.replace(" ", "") for step in EXERCISES["1.4"].solution(sizes))),
         ("1.5", lambda N, P: next(T for T in range(1, 99_999) if 3 * N * P < T * (N + P + 1))),
-        (
-            "4.2",
-            lambda form, least, length: torch.tensor(
-                [least] + [max(least, -2.0) * (0.15 if form == "difference" else 0.99)] * (length - 1),
-                dtype=torch.float64,
-            ),
-        ),
+        ("4.2", one_strong_decay),
         ("3.a", lambda row, K, V: torch.einsum("s,sp,sn->pn", row, V, K)),
         ("6.1", row_by_row),
         ("7.4", lambda: 520.0),

@@ -10,17 +10,7 @@ import pytest
 import torch
 from demos import CAUSAL, PLAIN, causal_product, is_copy, unmasked
 
-from smalearn.course.exercises import (
-    CheckFailed,
-    check,
-    commands,
-    hint,
-    register,
-    registry,
-    report,
-    solution,
-    verify,
-)
+from smalearn.course.exercises import CheckFailed, check, commands, hint, register, registry, report, solution, verify
 
 pytestmark = pytest.mark.usefixtures("fresh_kernel")
 

@@ -48,18 +48,14 @@ def in_float64(Q, K, V, log_a, chunk_len):
 @pytest.mark.parametrize(
     ("attempt", "said", "case"),
     [
-        (in_place, "The values are right, the gradient by Q and K and V is not: you change in place (`+=`, ", 2),
-        (
-            in_float64,
-            "All is right in float64; in float32, as in a model, the gradient by Q and K and V is not: two tensors",
-            None,
-        ),
+        (in_place, "the gradient by Q and K and V is not: you change in place (`+=`, ", 2),
+        (in_float64, "in float32, as in a model, the gradient by Q and K and V is not: two tensors", None),
     ],
 )
 def test_what_a_model_cannot_train_is_told(attempt, said, case):
     result = evaluate(EXERCISES["3.5"], attempt)
     assert (result.outcome, result.case) == ("failed", case)
-    assert result.problem.sentence.startswith(said)
+    assert said in result.problem.sentence
     assert not any("Error" in line or "gradient" in line for line in result.problem.lines)
     assert result.problem.sentence in " ".join(render(result).split())
 

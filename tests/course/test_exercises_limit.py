@@ -107,17 +107,6 @@ def test_attempts_that_end_at_the_limit_never_leak_an_interrupt():
     assert 0 < stopped < 75
 
 
-def test_interrupt_during_the_watch_itself_raises_nothing():
-    watch = limit._Watch(60.0, sys.stdout)
-    watch.rung = True
-    _thread.interrupt_main()
-    time.sleep(0.01)  # not running yet: nothing to stop
-    watch.running = True
-    watch.running = False
-    watch.close()
-    assert not watch.struck
-
-
 def _tracer():
     """What coverage does: it may hold a lock."""
     space = {"__name__": "coverage.collector", "time": time, "finished": []}

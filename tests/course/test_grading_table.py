@@ -96,19 +96,10 @@ def test_the_cells_of_a_submission(tmp_path):
 
 
 def test_exercises_of_an_earlier_edition_have_the_ids_of_today(tmp_path):
-    known = registry()["1.2"]
-    name = known.solution.__name__
-    cells = [("1.1", f"def {name}(x):\n    return x"), ("1.1", f'{name} = check("1.1", {name})'), ("1.4", "f = 1")]
-    path = write(tmp_path / "ada.ipynb", cells)
-    notebook = json.loads(path.read_text(encoding="utf-8"))
-    titles = ["# 01", f"**Exercise 1.1 · {known.title}** (5 min)", "**Exercise 1.4 · It is gone**"]
-    notebook["cells"] += [{"cell_type": "code", "source": "g = 1", "metadata": {"exercise": "quiz.1"}}]
-    for _ in range(2):  # and by the function, where the titles are deleted
-        path.write_text(json.dumps(notebook), encoding="utf-8")
-        (one,) = grading.read([path])
-        assert one.cells.pop("1.2") == [cells[0][1], f'{name} = check("1.2", {name})']
-        assert not one.cells.keys() & registry().keys()
-        notebook["cells"][:0] = [{"cell_type": "markdown", "source": text, "metadata": {}} for text in titles]
+    name = registry()["1.2"].solution.__name__
+    answer = f"def {name}(x):\n    return x"
+    path = write(tmp_path / "ada.ipynb", [("1.1", answer), ("1.1", f'{name} = check("1.1", {name})')])
+    assert grading.read([path])[0].cells == {"1.2": [answer, f'{name} = check("1.2", {name})']}
 
 
 # -------------------------------------------------------------------------------------------------- points and table
@@ -140,7 +131,6 @@ def test_a_file_says_what_counts_and_how_much(tmp_path):
     [
         ("3.1 = 2", "is not JSON"),
         ("[1]", "must name exercises and their points"),
-        ("{}", "must name exercises and their points"),
         ('{"3.1": true}', "must name exercises and their points"),
         ('{"3.1": -1}', "must name exercises and their points"),
         ('{"3.1": Infinity}', "must name exercises and their points"),
@@ -357,7 +347,6 @@ def test_where_there_is_no_sandbox_the_command_says_so(tmp_path, pretended, monk
     ("text", "hour"),
     [
         ("2026-11-30", (23, 59, 59)),
-        ("20261130", (23, 59, 59)),
         ("2026-W49-1", (23, 59, 59)),
         ("2026-11-30T18:05", (18, 5, 0)),
         ("20261130T00", (0, 0, 0)),

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from smalearn.course import workbook
-from smalearn.course.grading import submission
 from smalearn.course.workbook.explorers import STATE, VIEW, before_saving
 from smalearn.course.workbook.notebook import parse
 
@@ -100,13 +99,3 @@ def test_copies_and_chapters_put_back_have_no_states(tmp_path):
     workbook.reset(*folders[::-1], "1")
     for name in ("01_one.new.ipynb", "01_one.ipynb"):
         assert parse((tmp_path / "work" / name).read_bytes())["metadata"] == {"kernelspec": {"name": "python3"}}
-
-
-def test_a_notebook_with_states_is_graded_like_one_without(tmp_path):
-    for name, states in [("ann", STATES), ("ben", [])]:
-        handed_in = notebook(["live"], states)
-        handed_in["cells"][0]["metadata"]["exercise"] = "0.1"
-        (tmp_path / f"{name}.ipynb").write_text(json.dumps(handed_in), encoding="utf-8")
-    ann, ben = submission.read([tmp_path / "ann.ipynb", tmp_path / "ben.ipynb"])
-    assert (ann.problem, ann.code, ann.cells) == (ben.problem, ben.code, ben.cells)
-    assert ann.cells == {"0.1": ["1"]}

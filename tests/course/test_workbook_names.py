@@ -174,14 +174,6 @@ def test_answers_go_to_the_chapters_in_which_their_exercises_are_now(course):
     assert sync(course) == []
 
 
-def test_copies_from_elsewhere_give_their_answers_too(course):
-    answer = solve(course, "07_scoring", "7.1")
-    (course / "work/07_scoring.ipynb").rename(course / "work/copy of 07.ipynb")
-    shutil.rmtree(course / "work/.originals")
-    sync(course)
-    assert stub(course, "10_scoring", "10.1") == answer
-
-
 def test_an_answer_that_calls_check_itself_calls_it_by_the_new_number(course):
     def merge(notebook):
         first, check = own(notebook, "7.1")
@@ -263,13 +255,6 @@ def test_a_check_in_the_new_version_counts(course):
     assert states(course) == {"7.1": "passed", "7.2": "started", "A.1": "passed"}
 
 
-def test_chapters_have_the_titles_of_today(course):
-    titles = ["06 06_duality", "07 07_layer", "10 10_scoring", "A A_atlas"]
-    assert [row.title for row in workbook.progress(course / "work", COURSE, course / "chapters")] == titles
-    sync(course)
-    assert [row.title for row in workbook.progress(course / "work", COURSE, course / "chapters")] == titles
-
-
 # Reset, and both folders
 
 
@@ -296,8 +281,3 @@ def test_an_exercise_is_put_back_beside_another_that_had_its_number(course, name
     assert [cell.source for cell in read(course, "07_layer").cells] == before
     with pytest.raises(ValueError, match=r"no exercise '6\.7'"):
         workbook.reset(course / "work", course / "chapters", "6", "6.7")
-
-
-def test_a_broken_chapter_of_the_appendix_is_left_out(course):
-    (course / "chapters/appendix/A_atlas.ipynb").write_bytes(b"")
-    assert "appendix/A_atlas.ipynb cannot be read as a notebook: it is left out." in sync(course)

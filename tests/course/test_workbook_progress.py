@@ -52,8 +52,7 @@ def test_progress_of_a_fresh_course(course, copied):
 
 
 @pytest.mark.parametrize("outcome", ["passed", "not as asked", "failed", "error", "timeout"])
-def test_progress_reads_what_check_left(course, outcome):
-    sync(course)
+def test_progress_reads_what_check_left(course, begun, outcome):
     answer(course, (B, written(B, "...")), outcome=outcome)
     before = hashes(course)
     assert states(course)[B] == (outcome if outcome in ("passed", "not as asked") else "started")
@@ -61,8 +60,7 @@ def test_progress_reads_what_check_left(course, outcome):
     assert hashes(course) == before
 
 
-def test_what_passed_in_any_file_is_passed(course):
-    sync(course)
+def test_what_passed_in_any_file_is_passed(course, begun):
     answer(course, (B, written(B, "...")), outcome="passed")
     publish(course)
     sync(course)
@@ -74,17 +72,9 @@ def test_what_passed_in_any_file_is_passed(course):
 
 
 @pytest.mark.parametrize(
-    "data",
-    [
-        [],
-        {MIME: []},
-        {MIME: {"exercise": B}},
-        {MIME: {"exercise": [B], "outcome": "passed"}},
-        {MIME: {"exercise": B, "outcome": []}},
-    ],
+    "data", [[], {MIME: []}, {MIME: {"exercise": [B], "outcome": "passed"}}, {MIME: {"exercise": B, "outcome": []}}]
 )
-def test_odd_outputs_are_no_outcomes(course, data):
-    sync(course)
+def test_odd_outputs_are_no_outcomes(course, begun, data):
     path = course / f"work/{NAME}.ipynb"
     notebook = json.loads(path.read_text(encoding="utf-8"))
     notebook["cells"][1]["outputs"] = [{"output_type": "display_data", "metadata": {}, "data": data}]
@@ -108,9 +98,8 @@ def test_check_writes_what_progress_reads(course):
     assert states(course)[B] == "started"
 
 
-def test_the_table_is_one_line_for_each_chapter(course):
+def test_the_table_is_one_line_for_each_chapter(course, begun):
     """What was not found as asked counts half."""
-    sync(course)
     answer(course, ("0.1", "def running_mean(V): ..."), name="00_start_here", outcome="passed")
     answer(course, (A, RIGHT), outcome="not as asked")
     answer(course, (B, written(B, "...")))
@@ -123,8 +112,7 @@ def test_the_table_is_one_line_for_each_chapter(course):
     assert workbook.table([]) == ""
 
 
-def test_an_exercise_that_no_copy_has_comes_last(course):
-    sync(course)
+def test_an_exercise_that_no_copy_has_comes_last(course, begun):
     quiz = SimpleNamespace(title="Added later", minutes=3, solution=read)
     row = workbook.progress(course / "work", {"1.0": quiz, C: COURSE[C], A: COURSE[A]}, course / "chapters")[0]
     assert list(row.states) == [A, C, "1.0"]
@@ -144,8 +132,7 @@ def reset(course, *arguments):
 
 
 @pytest.mark.parametrize("chapter", ["1", "01", NAME, f"{NAME}.ipynb", f"work/{NAME}.ipynb"])
-def test_a_chapter_is_put_back_after_a_backup(course, noon, chapter):
-    sync(course)
+def test_a_chapter_is_put_back_after_a_backup(course, begun, noon, chapter):
     answer(course, (A, RIGHT))
     mine = course / f"work/{NAME}.ipynb"
     before = mine.read_bytes()
@@ -158,8 +145,7 @@ def test_a_chapter_is_put_back_after_a_backup(course, noon, chapter):
     assert set(states(course).values()) == {"open"}, "a backup counts for nothing"
 
 
-def test_no_backup_is_overwritten(course, noon):
-    sync(course)
+def test_no_backup_is_overwritten(course, begun, noon):
     backups = course / "work/backups"
     for number, name in enumerate(["", ".2", ".3"]):
         answer(course, (A, f"answer {number}"))
@@ -169,8 +155,7 @@ def test_no_backup_is_overwritten(course, noon):
     assert len(list(backups.iterdir())) == 3
 
 
-def test_one_exercise_is_put_back_and_nothing_else(course, noon):
-    sync(course)
+def test_one_exercise_is_put_back_and_nothing_else(course, begun, noon):
     answer(course, (A, RIGHT), (C, HALF), outcome="failed")
     mine = course / f"work/{NAME}.ipynb"
     edit(mine, lambda notebook: notebook.cells.append(nbformat.v4.new_markdown_cell("My notes ←")))
@@ -185,8 +170,7 @@ def test_one_exercise_is_put_back_and_nothing_else(course, noon):
 
 
 @pytest.mark.parametrize("torn", [True, False])
-def test_an_exercise_in_pieces_comes_back_in_its_place_and_a_deleted_one_at_the_end(course, torn):
-    sync(course)
+def test_an_exercise_in_pieces_comes_back_in_its_place_and_a_deleted_one_at_the_end(course, begun, torn):
     mine = course / f"work/{NAME}.ipynb"
     before = [cell.id for cell in read(mine).cells]
     own = [cell.id for cell in cells(read(mine), A)]
@@ -203,8 +187,7 @@ def test_an_exercise_in_pieces_comes_back_in_its_place_and_a_deleted_one_at_the_
     assert cells(read(mine), A) == cells(without_outputs(course / f"chapters/{NAME}.ipynb"), A)
 
 
-def test_a_newer_chapter_beside_the_learners_can_be_reset_by_its_name(course):
-    sync(course)
+def test_a_newer_chapter_beside_the_learners_can_be_reset_by_its_name(course, begun):
     publish(course)
     sync(course)
     answer(course, (A, RIGHT))
@@ -214,8 +197,7 @@ def test_a_newer_chapter_beside_the_learners_can_be_reset_by_its_name(course):
     assert is_copy(course / f"work/{NAME}.new.ipynb", course / f"chapters/{NAME}.ipynb")
 
 
-def test_reset_takes_the_newest_version_and_sync_knows(course):
-    sync(course)
+def test_reset_takes_the_newest_version_and_sync_knows(course, begun):
     publish(course)
     reset(course, "1")
     assert is_copy(course / f"work/{NAME}.ipynb", course / f"chapters/{NAME}.ipynb")
@@ -231,8 +213,7 @@ def test_reset_of_a_chapter_that_is_missing_makes_it(course, exercise):
     assert sync(course) == []
 
 
-def test_reset_of_a_broken_copy(course, noon):
-    sync(course)
+def test_reset_of_a_broken_copy(course, begun, noon):
     mine = course / f"work/{NAME}.ipynb"
     mine.write_bytes(b"<<<<<<< HEAD")
     with pytest.raises(ValueError, match=rf"reset: {NAME}\.ipynb cannot be read as a notebook; reset the whole"):
@@ -255,8 +236,7 @@ UNKNOWN = rf"no chapter '.*'; there are 00_start_here, {NAME}$"
         (["2"], r"chapters/02_broken\.ipynb cannot be read as a notebook"),
     ],
 )
-def test_reset_of_what_there_is_not_lists_what_there_is_and_changes_nothing(course, arguments, said):
-    sync(course)
+def test_reset_of_what_there_is_not_lists_what_there_is_and_changes_nothing(course, begun, arguments, said):
     for id in ("0.1", "0.2"):
         edit(course / "chapters/00_start_here.ipynb", remove(id))
     if arguments == ["2"]:
@@ -268,8 +248,7 @@ def test_reset_of_what_there_is_not_lists_what_there_is_and_changes_nothing(cour
     assert hashes(course) == before
 
 
-def test_without_room_for_a_backup_nothing_changes(course, monkeypatch):
-    sync(course)
+def test_without_room_for_a_backup_nothing_changes(course, begun, monkeypatch):
     answer(course, (A, RIGHT))
     before = (course / f"work/{NAME}.ipynb").read_bytes()
 
