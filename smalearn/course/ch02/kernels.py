@@ -12,8 +12,8 @@ from smalearn.course.exercises.core import exercise
 def taylor_features(x):
     """Features (T, 1 + N + N²) of x (T, N) whose dot products are 1 + q·k + (q·k)²/2.
 
-    Return features whose dot products are 1 + q·k + (q·k)²/2: first a one, then the N entries of x, then a weight times
-    all N² products x_i x_j, row by row.
+    Return features whose dot products are 1 + q·k + (q·k)²/2: first a one, then the N entries of x, then a positive
+    weight times all N² products x_i x_j, row by row.
 
     Hint: Expand (q·k)² into a double sum over i and j: what belongs to q, what to k? Their weights are equal.
 
@@ -58,6 +58,8 @@ exercise(
         "the products carry the weight 1/2 on BOTH sides, so (q·k)² ends up divided by 4: "
         "take the root, 1/√2": "math.sqrt(2) → 2",
         "these features give 1 + q·k + (q·k)²: the 2! of the Taylor series is missing": " / math.sqrt(2) → ",
+        "the dot products are right, with a negative weight; "
+        "asked for is the positive one": "squares.flatten(1) / → -squares.flatten(1) /",
         "your products are twice what they should be: their weight is 1/√2, not √2": "/ math → * math",
         "the entries of x carry a weight, too: only the products need one": ", x, → , x / math.sqrt(2),",
         "the one stands there N times: it is one column": "x[:, :1] → x",

@@ -63,8 +63,9 @@ opener(
 def one_question():
     """The multiply-adds of keys with values first, divided by those of scores first.
 
-    One new token asks a cache of S = 1000 keys and values, N = P = 64: T = 1. How many times dearer is it to sum up all
-    outer products of value and key first, and to ask that matrix, than to take the scores first? (Within a tenth.)
+    One new token asks a cache of S = 1000 keys and values, N = P = 64: T = 1. There is no mask. How many times dearer
+    is it to sum up all outer products of value and key first, and to ask that matrix, than to take the scores first?
+    (Within a tenth.)
 
     Hint: Chapter 01, the orders (13) and (15), with T = 1: an outer product takes N · P multiply-adds, a score N.
 
@@ -82,7 +83,7 @@ def one_question():
 
 WRONG_C = {
     "it is the other way round: a key and its value make N · P products": lambda: 1 / 32,
-    "scores are not all: the weights are multiplied with the values, too": lambda: 64.0,
+    "there is no mask, but there are values: a key takes N for its score, P for its value": lambda: 64.0,
     "a key and its value make N · P products; a score and its weight take N + P": lambda: 1.0,
     "S counts on both sides: each key is met once, whichever comes first": lambda: 1000.0,
     "this is N + P: divide N · P by it": lambda: 128.0,

@@ -80,6 +80,9 @@ exercise(
         "the factor is e^(+|x|²/2) here, because the Gaussian has too little of it; "
         "with the minus sign the norms count against the score twice": "(x.square → (-x.square",
         "the length is not squared: the factor is e^(|x|²/2)": "x.square().sum(dim → x.norm(dim",
+        "|x|² is the sum of the squares, not their mean": "sum(dim → mean(dim",
+        "|x|² is a sum of squares, not the square of the "
+        "sum": "x.square().sum(dim=1, keepdim=True) → x.sum(dim=1, keepdim=True).square()",
         "the norm is that of the whole matrix: each row has its own": "sum(dim=1, keepdim=True) → sum()",
         "you divide by √N: m is the number of directions, the rows of W": "len(W) → W.shape[1]",
         "the sines are missing: m cosines, then m sines": ", angles.sin() → ",
@@ -144,11 +147,21 @@ exercise(
         "these are cosh and sinh: a hyperbolic map has e^(+ω·x) and e^(−ω·x) side "
         "by side": "projections.exp(), (-projections).exp() → projections.cosh(), projections.sinh() ; 2 * len(W) → "
         "len(W)",
+        "both halves are the same, cosh: e^(+ω·x) should stand in the first, e^(−ω·x) in the "
+        "second": "projections.exp(), (-projections).exp() → projections.cosh(), projections.cosh()",
+        "both halves are cosh, over √m: e^(+ω·x) and e^(−ω·x) stand side by side, over "
+        "√(2m)": "projections.exp(), (-projections).exp() → projections.cosh(), projections.cosh() ; "
+        "2 * len(W) → len(W)",
+        "cosh is one feature for each direction: asked for are two, e^(+ω·x) and e^(−ω·x), side "
+        "by side": "projections.exp(), (-projections).exp() → projections.cosh() ; 2 * len(W) → len(W)",
         "the second half is missing: every direction comes with both signs": ", (-projections).exp() →  ; 2 * → ",
         "your factor is e^(−|x|²): it is half of that, e^(−|x|²/2)": " / 2 → ",
         "your second half is −e^(ω·x): the sign stands in the exponent, e^(−ω·x)": "(-projections) → -projections",
         "your second half repeats the first: it should hold e^(−ω·x)": "-projections → projections",
         "the length is not squared: the factor is e^(−|x|²/2)": "x.square().sum(dim → x.norm(dim",
+        "|x|² is the sum of the squares, not their mean": "sum(dim → mean(dim",
+        "|x|² is a sum of squares, not the square of the "
+        "sum": "x.square().sum(dim=1, keepdim=True) → x.sum(dim=1, keepdim=True).square()",
         "you divide by √(2N): m is the number of directions, the rows of W": "len(W) → W.shape[1]",
         "2m features are averaged, not m: divide by √(2m)": "2 * → ",
         "each side carries 1/√(2m), so that the product has 1/(2m); "
@@ -165,13 +178,13 @@ exercise(
 
 
 def features_needed():
-    """How many positive features it takes for a relative error of 0.1 in one weight at |q + k|² = 8.
+    """How many positive features it takes for a relative error of 0.1 in one weight at |q| = |k| = 2, q · k = 0.
 
     The error is the standard deviation of the estimate, divided by the weight.
 
     Hint: What is the relative variance of the mean of m features?
 
-    Hint: Set the relative variance of section 6 equal to 0.1²: what is it at |q + k|² = 8?
+    Hint: Set the relative variance of section 6 equal to 0.1². What is |q + k|² of perpendicular vectors?
 
     Too little: One feature's variance is e^{|q + k|²} − 1 times the weight squared, and an error of 0.1 is a variance
     of 0.01.
