@@ -67,13 +67,20 @@ class Report:
             lines.append(f"{place:14} {self.missing[place] if place in self.missing else _compared(self.apart[place])}")
         lines[-1] += "" if self.milliseconds is None else f", in {self.milliseconds:.3f} ms"
         lines += [f"{self.target:14} {NO_TRITON}"] if self.compiled is None else []
-        for one in dict.fromkeys(self.compiled or ()):
-            units = [f"{one.wgmma} wgmma", f"{one.mma} mma"] + [f"{one.tcgen05} tcgen05"] * (one.tcgen05 > 0)
-            lines.append(
-                f"{self.target:14} {one.kernel}: {one.registers} registers, {one.spilled} bytes spilled, "
-                f"{_shared(one.shared, self.target)}, {', '.join(units)}"
-            )
+        lines += _made(self.compiled or (), self.target)
         return "\n".join(lines)
+
+    def compiled_for(self, target: str, **hints: int) -> str:
+        """What the compiler makes of the same launches for another card, a line for each kernel.
+
+        Args:
+            target: as `everywhere` takes it.
+            hints: `num_warps` and `num_stages`, for all of the launches.
+        """
+        if not launch.has_triton():
+            return f"{target:14} {NO_TRITON}"
+        launches = [one._replace(constants=one.constants | hints) for one in self.launches]
+        return "\n".join(_made(compile_for(target, launches), target))
 
 
 def everywhere(run: Callable, *operands: object, target: str = "sm90") -> Report:
@@ -170,6 +177,16 @@ def _on_gpu(run, operands):
             torch.cuda.synchronize()
             times.append(begin.elapsed_time(end))
     return answer, min(times)
+
+
+def _made(compiled, target):
+    """A line for each program that was compiled."""
+    for one in dict.fromkeys(compiled):
+        units = [f"{one.wgmma} wgmma", f"{one.mma} mma"] + [f"{one.tcgen05} tcgen05"] * (one.tcgen05 > 0)
+        yield (
+            f"{target:14} {one.kernel}: {one.registers} registers, {one.spilled} bytes spilled, "
+            f"{_shared(one.shared, target)}, {', '.join(units)}"
+        )
 
 
 def _too_large(error):
