@@ -96,18 +96,18 @@ def _operands(randn, borders, heads, groups, given=1, decay=decays):
     parts = floats(randn, T, 32 * heads + 32 * groups).split([32 * heads, 16 * groups, 16 * groups], 1)
     X, B, C = (x.unflatten(1, (count, -1)) for x, count in zip(parts, (heads, groups, groups), strict=True))
     log2_a = torch.stack([decay(randn, T) for _ in range(heads)], 1)
-    return X, log2_a, B, C, given * floats(randn, len(borders) - 1, heads, 16, 32), torch.tensor(borders), 16
+    return X, log2_a, B, C, given * floats(randn, len(borders) - 1, heads, 16, 32), torch.tensor(borders)
 
 
 def _cases(randn):
-    yield *_operands(randn, [0, 3], 1, 1), 32
-    yield *_operands(randn, [0, 16, 32], 4, 2, given=0), 16
-    yield *_operands(randn, [0, 5, 42], 4, 2, decay=strong), 16
-    yield *_operands(randn, [0, 20, 20, 37, 40], 4, 2, decay=strong), 32
+    yield *_operands(randn, [0, 3], 1, 1), 16, 32
+    yield *_operands(randn, [0, 16, 32], 4, 2, given=0), 16, 16
+    yield *_operands(randn, [0, 5, 42], 4, 2, decay=strong), 32, 16
+    yield *_operands(randn, [0, 20, 20, 37, 40], 4, 2, decay=strong), 16, 32
 
 
 def _way(randn, length):
-    return *_operands(randn, [0, length // 2, length], 2, 1), 16
+    return *_operands(randn, [0, length // 2, length], 2, 1), 16, 16
 
 
 exercise(
