@@ -143,6 +143,7 @@ def rewritten(id, old, new):
         ("12.8", "a + start + i, mask=inside, other=0.0", "a + start + i, mask=inside", "it is given: `other=0.0`"),
         ("12.8", "b + narrow, mask=inside[:, None], other=0.0", "b + narrow, mask=inside[:, None]", "a load is any"),
         ("12.9", "tl.store(final + state, H)", "pass", "entries in which nothing is stored, all of them"),
+        ("12.9", "ssd_kernel[P // tile", "ssd_kernel[1", "nothing is stored, all from index 16 of axis 2 on"),
     ],
 )
 def test_a_slip_in_a_kernel_is_named(id, old, new, said):

@@ -115,13 +115,14 @@ exercise(
     "The chunked kernel",
     claim="004:listing-kernel",
     level=3,
-    minutes=40,
+    minutes=30,
     tolerance=1e-5,
     cases=_cases,
     way=launches(
         _way,
         halves=("X", "B", "C"),
         launched=1,
+        forbids=("torch.Tensor.contiguous", "torch.repeat_interleave", "torch.Tensor.repeat_interleave"),
         programs=8,  # 2 tiles, 2 heads, 2 sequences
         compiled=True,
         needs=DOT,
@@ -130,6 +131,8 @@ exercise(
     oracle=_reading(lambda first, chunk_len: first),
     wrong=SLIPS
     | {
+        "you take the rows of X, B and C to follow one another: here they are slices of one matrix, as their strides "
+        "say": "*X.stride()[:2], *B.stride()[:2], *C.stride()[:2] → heads * P, P, groups * N, N, groups * N, N",
         "all heads read the first group's B and C: "
         "that of a head is `head // per_group`": "head // per_group * → 0 * head *",
         "heads take turns with the groups in your answer: those of one group are "

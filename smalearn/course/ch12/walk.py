@@ -85,7 +85,7 @@ exercise(
     "The walk",
     claim="004:listing-kernel",
     level=3,
-    minutes=30,
+    minutes=20,
     tolerance=1e-5,
     cases=_walk_cases,
     way=launches(_walk_way, launched=1, compiled=True, needs=DOT, matters={"chunk_len": (16, 32)}),
