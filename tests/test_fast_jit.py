@@ -123,6 +123,7 @@ def test_the_same_in_the_interpreter_and_through_the_compiler():
     assert lines[0].startswith("emulator       6 accesses, none outside; 40 bytes loaded, 40 stored")
     assert lines[1:3] == ["interpreter    the same to 1e-07", "GPU            not on this machine"]
     assert lines[3].startswith("sm90           double_kernel: ")
+    assert report.compiled_for("sm90", num_warps=2).startswith("sm90           double_kernel: ")
 
 
 @needs_gpu
@@ -167,6 +168,7 @@ def test_without_triton_it_says_so(monkeypatch):
     monkeypatch.setattr(module.launch, "has_triton", lambda: False)
     report = everywhere(double, torch.arange(3.0))
     assert report.compiled is None
+    assert report.compiled_for("sm75") == "sm75           Triton is missing (its packages are for Linux)"
     assert str(report).splitlines()[1:] == [
         "interpreter    Triton is missing (its packages are for Linux)",
         "GPU            Triton is missing (its packages are for Linux)",

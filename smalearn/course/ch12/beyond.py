@@ -6,6 +6,7 @@ from smalearn.course.ch12.ladder import DOT, decays, floats, launches
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
+from smalearn.ssd import ssd_recurrent
 
 # ------------------------------------------------------------------------------------- 12.10 the gradient of the decays
 
@@ -55,14 +56,9 @@ def _passed(randn, chunk_len, N, P):
     """Forward and backward of a chunk by autograd."""
     shapes = [(N, P), (chunk_len, P), (chunk_len, N), (chunk_len, N), (chunk_len, P), (N, P)]
     H, X, B, C, dY, dH = (randn(*shape) for shape in shapes)
-    X.requires_grad_()
-    rows = []
-    for a, x, b, c in zip(decays(randn, chunk_len).double().exp2(), X, B, C, strict=True):
-        H = a * H + torch.outer(b, x)
-        rows.append(c @ H)
-    Y = torch.stack(rows)
-    (dX,) = torch.autograd.grad((Y, H), X, (dY, dH))
-    return tuple(x.detach().float() for x in (X, dX, Y, dY, H, dH))
+    Y, last = ssd_recurrent(X.requires_grad_(), decays(randn, chunk_len).double(), B, C, H.mT)
+    (dX,) = torch.autograd.grad((Y, last), X, (dY, dH.mT))
+    return tuple(x.detach().float().contiguous() for x in (X, dX, Y, dY, last.mT, dH))
 
 
 def _gradient_cases(randn):
