@@ -159,9 +159,10 @@ BRAIN = SINGLE.to(tl.bfloat16)
         (BRAIN + SHORT, "float32"),
         (tl.sum(BRAIN), tl.bfloat16),
         (tl.cumsum(BRAIN), "float32"),
+        (tl.maximum(BRAIN, BRAIN), "float32"),
         (tl.where(MASK, BRAIN, 0.0), tl.bfloat16),
     ],
-    ids=range(30),
+    ids=range(31),
 )
 def test_types_are_those_of_the_compiler(result, dtype):
     assert result.dtype == dtype

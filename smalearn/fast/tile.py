@@ -329,11 +329,16 @@ def where(condition, x, y):
 
 
 def maximum(x, y):
-    return where(x > y, x, y)
+    return _wide(where(x > y, x, y))
 
 
 def minimum(x, y):
-    return where(x < y, x, y)
+    return _wide(where(x < y, x, y))
+
+
+def _wide(x):
+    """What is compared in bfloat16 is float32 afterwards."""
+    return cast(x, float32) if x.dtype == BRAIN else x
 
 
 def abs(x):
