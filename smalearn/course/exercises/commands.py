@@ -117,12 +117,13 @@ def _chapter(exercise: Exercise) -> dict[str, str]:
 
 
 def _next(exercise: Exercise) -> list[str]:
-    """How many exercises of the chapter pass, and which is next."""
+    """How many exercises or openers of the chapter pass, and which is next."""
     if not (outcomes := _chapter(exercise)):
         return []
     following = [f"next {id} {registry()[id].title}" for id, outcome in outcomes.items() if outcome != "passed"]
     passed = list(outcomes.values()).count("passed")
-    return [f"in this chapter {passed} of {len(outcomes)}", *(following[:1] or ["all done"])]
+    where = "openers" if exercise.opener else "in this chapter"
+    return [f"{where} {passed} of {len(outcomes)}", *(following[:1] or ["all done"])]
 
 
 def _dots(exercise: Exercise) -> str:
