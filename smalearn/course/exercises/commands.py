@@ -123,12 +123,13 @@ def _chapter(exercise: Exercise) -> dict[str, str]:
 
 
 def _next(exercise: Exercise) -> list[str]:
-    """How many exercises of the chapter pass, and which is next."""
+    """How many exercises or openers of the chapter pass, and which is next."""
     if not (outcomes := _chapter(exercise)):
         return []
     following = [f"next {id} {registry()[id].title}" for id, outcome in outcomes.items() if outcome != "passed"]
     passed = list(outcomes.values()).count("passed")
-    where = "on this road" if exercise.id in _session.road else "in this chapter"
+    where = "openers" if exercise.opener else "in this chapter"
+    where = "on this road" if exercise.id in _session.road else where
     return [f"{where} {passed} of {len(outcomes)}", *(following[:1] or ["all done"])]
 
 
