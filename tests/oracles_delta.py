@@ -11,22 +11,31 @@ KINDS = ["none", "mild", "strong", "resets", "all-inf"]
 
 def delta_rule(Q, K, V, beta, log_a=None, state=None):
     """(Y, state after the last token); log_a (..., T) or, with as many axes as K, (..., T, N)."""
+    return _by_head(_one_head, Q, K, V, [beta[..., None]], log_a, state)
+
+
+def generalized(Q, K, V, read, erase=None, log_a=None, state=None):
+    """The same of three keys: a token's whole transition is one matrix."""
+    return _by_head(_three_keys, Q, K, V, [read, K if erase is None else erase], log_a, state)
+
+
+def _by_head(rule, Q, K, V, more, log_a, state):
     if log_a is None:
         log_a = V.new_zeros(V.shape[-2])
     log_a = log_a[..., None] if log_a.ndim < K.ndim else log_a
     state = V.new_zeros(V.shape[-1], K.shape[-1]) if state is None else state
-    operands = K, V, beta[..., None], log_a, state
+    operands = K, V, *more, log_a, state
     written = torch.broadcast_shapes(*(x.shape[:-2] for x in operands))
-    Y, _ = _heads(torch.broadcast_shapes(written, Q.shape[:-2]), Q, *operands)
-    return Y, _heads(written, K, *operands)[1]  # no matter what is read: queries may have more heads
+    Y, _ = _heads(rule, torch.broadcast_shapes(written, Q.shape[:-2]), Q, *operands)
+    return Y, _heads(rule, written, K, *operands)[1]  # no matter what is read: queries may have more heads
 
 
-def _heads(leading, Q, K, V, beta, log_a, state):
+def _heads(rule, leading, *operands):
+    V, state = operands[2], operands[-1]
     if 0 in (*leading, V.shape[-2]):
         return V.expand(*leading, *V.shape[-2:]), state.expand(*leading, *state.shape[-2:])
-    operands = Q, K, V, beta, log_a, state
     flat = (x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in operands)
-    Y, S = map(torch.stack, zip(*(_one_head(*head) for head in zip(*flat, strict=True)), strict=True))
+    Y, S = map(torch.stack, zip(*(rule(*head) for head in zip(*flat, strict=True)), strict=True))
     return Y.reshape(*leading, *V.shape[-2:]), S.reshape(*leading, *state.shape[-2:])
 
 
@@ -35,6 +44,14 @@ def _one_head(Q, K, V, beta, log_a, S):
     for t in range(Q.shape[0]):
         S = S * log_a[t].exp()
         S = S + torch.outer(beta[t] * (V[t] - S @ K[t]), K[t])
+        outputs.append(S @ Q[t])
+    return torch.stack(outputs) if outputs else V, S
+
+
+def _three_keys(Q, K, V, read, erase, log_a, S):
+    one, outputs = torch.eye(K.shape[-1], dtype=K.dtype), []
+    for t in range(Q.shape[0]):
+        S = (S * log_a[t].exp()) @ (one - torch.outer(read[t], erase[t])) + torch.outer(V[t], K[t])
         outputs.append(S @ Q[t])
     return torch.stack(outputs) if outputs else V, S
 
