@@ -131,7 +131,7 @@ def gated_deltanet2(Q, K, V, g, a, b, w):
     "key",
     "κ_t = ξ ∘ K_t / ‖ξ ∘ K_t‖, before the decay",
     "σ(a_t) ∘ κ_t",
-    "K_t ∘ (1 + (σ(a_t) − 1) α)",
+    "K_t ∘ (1 + (σ(a_t) − 1) ∘ α)",
     "Peng et al. 2025 (Goose)",
 )
 def rwkv7(Q, K, V, z, a, xi, alpha):
