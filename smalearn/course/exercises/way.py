@@ -78,7 +78,7 @@ def measure(
 
     Whatever the way, it must not take from the library what is not `welcome`.
     """
-    said = []
+    said = []  # of the library's own work nothing else is said: its loops are not the learner's
     with contextlib.suppress(Exception):  # an attempt may be any object, which may raise when one looks at it
         said += [f"`{found}` is smalearn's: write it yourself" for found in [taken(attempt, welcome)] if found]
     if not way:
@@ -94,7 +94,7 @@ def measure(
         calls += run(attempt, [case], 0, LIMIT).calls if one.call.error else [one.call]
     if any(one.left or one.call.error for one in traces):
         return calls, said
-    return calls, said + _detours(way, attempt, names, cases, small, large)
+    return calls, said or _detours(way, attempt, names, cases, small, large)
 
 
 def _detours(way, attempt, names, cases, small, large):
