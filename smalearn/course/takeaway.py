@@ -1,6 +1,7 @@
 """A file to take home, out of the functions that a learner wrote: it needs no smalearn, and has run once without it."""
 
 import inspect
+import linecache
 import subprocess
 import symtable
 import sys
@@ -124,4 +125,6 @@ def _write(path: Path, text: str) -> str:
             number += 1
         kept = f"\n  What had this name is {path.rename(other)} now."
     path.write_text(text, encoding="utf-8", newline="\n")
+    sys.modules.pop(path.stem, None)  # the next import reads the new file
+    linecache.checkcache(str(path.resolve()))
     return kept

@@ -104,3 +104,15 @@ def test_no_file_of_the_learner_is_lost(notebook, tmp_path, capsys):
     assert [files[f"mine.{number}.py"].split()[-1] for number in (1, 2, 3)] == ["older", "theirs", "x"]
     assert "mine.3.py" in capsys.readouterr().out
     assert torch.equal(twice(tmp_path), X)
+
+
+def test_a_file_that_is_written_again_is_read_again(notebook, tmp_path, capsys):
+    """Its functions go into another file as they are now, wherever their lines stand."""
+    space = notebook("def last(x):\n    return x")
+    take_home("mine.py", [space["last"]], (X,), X, "Mine.")
+    notebook("from mine import last as kept")
+    space = notebook("def helper(x):\n    return 1 * x\n\n\ndef last(x):\n    # a comment\n    return helper(x)")
+    take_home("mine.py", [space["last"]], (X,), X, "Mine.")
+    space = notebook("from mine import last as kept\n\n\ndef whole(x):\n    return kept(x)")
+    take_home("whole.py", [space["kept"], space["whole"]], (X,), X, "Whole.")
+    assert "def helper" in (tmp_path / "whole.py").read_text(encoding="utf-8")

@@ -134,7 +134,7 @@ exercise(
     "Your layer",
     claim="004:fig-mamba2-block",
     level=3,
-    minutes=15,
+    minutes=25,
     tolerance=1e-12,
     cases=_layer_cases,
     oracle=_token_by_token,
