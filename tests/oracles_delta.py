@@ -12,16 +12,25 @@ KINDS = ["none", "mild", "strong", "resets", "all-inf"]
 
 def delta_rule(Q, K, V, beta, log_a=None, state=None):
     """(Y, state after the last token); log_a (..., T) or, with as many axes as K, (..., T, N)."""
+    return _by_head(_one_head, Q, K, V, [beta[..., None]], log_a, state)
+
+
+def generalized(Q, K, V, read, erase=None, log_a=None, state=None):
+    """The same of three keys: a token's whole transition is one matrix."""
+    return _by_head(_three_keys, Q, K, V, [read, K if erase is None else erase], log_a, state)
+
+
+def _by_head(rule, Q, K, V, more, log_a, state):
     if log_a is None:
         log_a = V.new_zeros(V.shape[-2])
     log_a = log_a[..., None] if log_a.ndim < K.ndim else log_a
     state = V.new_zeros(V.shape[-1], K.shape[-1]) if state is None else state
-    operands = K, V, beta[..., None], log_a, state
+    operands = K, V, *more, log_a, state
     written = torch.broadcast_shapes(*(x.shape[:-2] for x in operands))
-    read = torch.broadcast_shapes(written, Q.shape[:-2])
+    answered = torch.broadcast_shapes(written, Q.shape[:-2])
     # The state is that of what is written, whatever is read: queries may have more heads.
     (Y, _), (_, state) = (
-        each_head(_one_head, leading, *((x, 2) for x in (q, *operands))) for leading, q in ((read, Q), (written, K))
+        each_head(rule, leading, *((x, 2) for x in (q, *operands))) for leading, q in ((answered, Q), (written, K))
     )
     return Y, state
 
@@ -31,6 +40,14 @@ def _one_head(Q, K, V, beta, log_a, S):
     for t in range(Q.shape[0]):
         S = S * log_a[t].exp()
         S = S + torch.outer(beta[t] * (V[t] - S @ K[t]), K[t])
+        outputs.append(S @ Q[t])
+    return torch.stack(outputs) if outputs else V, S
+
+
+def _three_keys(Q, K, V, read, erase, log_a, S):
+    one, outputs = torch.eye(K.shape[-1], dtype=K.dtype), []
+    for t in range(Q.shape[0]):
+        S = (S * log_a[t].exp()) @ (one - torch.outer(read[t], erase[t])) + torch.outer(V[t], K[t])
         outputs.append(S @ Q[t])
     return torch.stack(outputs) if outputs else V, S
 

@@ -25,6 +25,9 @@ from smalearn.linear_attention import (
     delta_rule_recurrent,
     delta_rule_step,
     gated_slot_attention,
+    generalized_delta_rule_chunked,
+    generalized_delta_rule_recurrent,
+    generalized_delta_rule_step,
     l2norm,
     linear_attention_chunked,
     linear_attention_parallel,
@@ -100,7 +103,9 @@ def in_range(name, x, kind, axes):
         return transitions(x, kind) if axes == "tnn" else decays(x, kind).exp()
     if name in ("beta", "dt"):
         return 2 * x.sigmoid()
-    return torch.nn.functional.normalize(x, dim=-1) if name == "K" else x
+    if name == "erase":
+        return torch.nn.functional.normalize(x, dim=-1) / 2
+    return torch.nn.functional.normalize(x, dim=-1) if name in ("K", "read") else x
 
 
 def decays(x, kind):
@@ -181,6 +186,16 @@ def banded(length):
     return masks.BandedMask(length, length, 2) * masks.CausalMask(length)
 
 
+def one_write(function):
+    """A generalized delta rule that erases along the keys that write."""
+
+    @wraps(function)
+    def without(Q, K, V, read, *others, **named):
+        return function(Q, K, V, read, None, *others, **named)
+
+    return without
+
+
 def chunks(function, chunk_len=8):
     return partial(function, chunk_len=chunk_len)
 
@@ -190,12 +205,15 @@ QKV = {"Q": "tn", "K": "tn", "V": "tp"}
 SOURCES = {"Q": "tn", "K": "sn", "V": "sp"}
 TOKEN, KEY, FULL = (QKV | {"log_a": axes} | STATE for axes in ("t", "tn", "tpn"))
 DELTA, DELTA_BY_KEY = (QKV | {"beta": "t", "log_a": axes} | STATE for axes in ("t", "tn"))
+KEYS, KEYS_BY_KEY = (QKV | {"read": "tn", "erase": "tn", "log_a": axes} | STATE for axes in ("t", "tn"))
+ONE_WRITE = QKV | {"read": "tn", "log_a": "t"} | STATE
 XBC = {"X": "tp", "log_a": "t", "B": "tn", "C": "tn"}
 SSD, BY_STATE = XBC | STATE, XBC | {"log_a": "tn"}
 SCALAR, DIAGONAL, GENERAL = ({"X": "tp", "A": axes, "B": "tn", "C": "tn"} | STATE for axes in ("t", "tn", "tnn"))
 TREE = QKV | {"log_a": "t", "level_weights": "tl"}
 DIRECTIONS = dict.fromkeys(("A_", "B", "C", "A_up", "B_up", "C_up"), "tn") | {"diagonal": "t", "x": "tp"}
 linear_loop, delta_loop = oracles_linear_attention.linear_attention, oracles_delta.delta_rule
+keys_loop = oracles_delta.generalized
 MAP = EluPlusOne(SIZES["n"])
 
 
@@ -215,6 +233,7 @@ MULTILEVEL = oracles.multilevel(**LEVELS)
 STEP = {"q": "n", "k": "n", "v": "p"}
 MATRIX = {"Q": "tn", "K": "tn"}
 HEADS = {"Q": "htn", "K": "hsn", "V": "hsp"}
+THREE_KEYS = {**STEP, "read": "n", "erase": "n", "log_a": "", "state": "pn"}
 FULL_RULE = {**STEP, "beta": "", "log_a": "", "state": "pn"}
 SCAN = {"x": "tp", "log_a": "t"}
 
@@ -231,6 +250,9 @@ FUNCTIONS = dict(
         asked(fast.linear_attention, KEY, linear_loop, inside(64), "by key"),
         asked(fast.delta_rule, DELTA, delta_loop, inside(16)),
         asked(fast.delta_rule, DELTA_BY_KEY, delta_loop, inside(32), "by key"),
+        asked(one_write(fast.generalized_delta_rule), ONE_WRITE, one_write(keys_loop), inside(16)),
+        asked(fast.generalized_delta_rule, KEYS, keys_loop, inside(32), "by keys that erase"),
+        asked(fast.generalized_delta_rule, KEYS_BY_KEY, keys_loop, inside(32), "by key"),
         asked(partial(fast.multilevel_attention, **LEVELS), QKV, MULTILEVEL, everything),
         asked(tiled_attention, HEADS, oracles.causal_softmax, inside(64)),
         asked(linear_attention_recurrent, TOKEN, linear_loop, exact),
@@ -245,6 +267,10 @@ FUNCTIONS = dict(
         asked(chunks(delta_rule_chunked), DELTA, delta_loop, inside(8)),
         asked(chunks(delta_rule_chunked), DELTA_BY_KEY, delta_loop, inside(8), "by key"),
         asked(delta_rule_step, FULL_RULE),
+        asked(generalized_delta_rule_recurrent, KEYS, keys_loop, exact),
+        asked(chunks(generalized_delta_rule_chunked), KEYS, keys_loop, inside(8)),
+        asked(chunks(generalized_delta_rule_chunked), KEYS_BY_KEY, keys_loop, inside(8), "by key"),
+        asked(generalized_delta_rule_step, THREE_KEYS),
         asked(chunks(log_linear_attention), TREE, oracles.log_linear, inside(8)),
         asked(partial(log_linear_step, length=5), {**STEP, "log_a": "", "level_weights": "l", "states": "lpn"}),
         asked(l2norm, {"x": "tn"}),
@@ -311,6 +337,9 @@ MORE = dict(
     [
         asked(linear_attention_recurrent, KEY, linear_loop, exact, "by key"),
         asked(delta_rule_recurrent, DELTA_BY_KEY, delta_loop, exact, "by key"),
+        asked(one_write(generalized_delta_rule_chunked), ONE_WRITE, one_write(keys_loop), inside(32), "of one write"),
+        asked(one_write(generalized_delta_rule_recurrent), ONE_WRITE, one_write(keys_loop), exact, "of one write"),
+        asked(by_token(generalized_delta_rule_step, KEYS_BY_KEY), KEYS_BY_KEY, keys_loop, exact, "by token"),
         asked(chunks(linear_attention_chunked, 1), TOKEN, linear_loop, exact, "one by one"),
         asked(partial(window_attention, window=100, causal=True), SOURCES, oracles.windowed(100), inside(64), "wide"),
         asked(

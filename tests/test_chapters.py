@@ -129,7 +129,8 @@ def test_exercises_are_set_as_registered(path):
         assert check.source == f'{function.name} = check("{name}", {function.name})'
         code = cells(path, "code")
         beside = code[code.index(check) + 1]  # a cell of its own: to ask for help is no attempt
-        assert beside.source == f'# hint("{name}")\n# case("{name}")\n# solution("{name}")'
+        helps = ["hint", "solution"] if exercise.kind == "predict" else ["hint", "case", "solution"]
+        assert beside.source == "\n".join(f'# {one}("{name}")' for one in helps)
 
 
 @every_chapter

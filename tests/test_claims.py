@@ -64,7 +64,7 @@ TESTS = Path(__file__).parent
 LISTS = sorted(TESTS.glob("ch*/claims.toml"))
 CLAIMS = [claim for path in LISTS for claim in tomllib.loads(path.read_text(encoding="utf-8"))["claim"]]
 COUNTS = {"00": 6, "01": 22, "02": 13, "03": 29, "04": 20, "05": 28}
-COUNTS |= {"06": 23, "07": 17, "08": 16, "09": 19, "10": 30, "11": 24, "12": 5, "A": 24}
+COUNTS |= {"06": 23, "07": 17, "08": 17, "09": 19, "10": 30, "11": 24, "12": 5, "A": 24}
 KINDS = {"definition", "equation", "theorem", "remark", "algorithm", "system", "cost", "table", "figure", "experiment"}
 REQUIRED = {"id", "kind", "source", "statement", "check", "chapter", "where"}
 OPTIONAL = {"erratum", "class", "verdict", "planned"}
@@ -168,7 +168,7 @@ def test_every_claim_says_in_which_cell_it_is_derived():
 
 def test_no_claim_is_lost():
     assert Counter(claim["chapter"] for claim in CLAIMS) == COUNTS
-    assert sum(COUNTS.values()) == 276
+    assert sum(COUNTS.values()) == 277
 
 
 def test_every_claim_has_a_test_or_is_planned():

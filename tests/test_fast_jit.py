@@ -98,11 +98,12 @@ def test_arithmetic_of_launches():
         (lambda x: double_kernel[(1.5,)](x, x, 4, Q=4), TypeError, r"whole numbers, got \(1.5,\)"),
         (lambda x: double_kernel[(1,)](x, x, Q=4), TypeError, "missing a required argument: 'length'; its parameters"),
         (lambda x: double_kernel[(1,)](x.double(), x, 4, Q=4), TypeError, r"x is float64, .*: x.float\(\)"),
-        (lambda x: double_kernel[(1,)](x, x.bfloat16(), 4, Q=4), TypeError, r"y is bfloat16, .*: x.half\(\)"),
+        (lambda x: double_kernel[(1,)](x, x.to(torch.float8_e5m2), 4, Q=4), TypeError, r"y is float8_e5m2, .*: x.half"),
+        (lambda x: triton.autotune, AttributeError, "triton.autotune: the emulator does not have it.*num_warps and"),
         (lambda x: returning[(1,)](x), TypeError, "returning: a kernel returns nothing, it stores; got Tile"),
         (lambda x: everywhere(lambda y: careless_kernel[(2,)](y, y, Q=4), x), IndexError, "load of x at offset 6"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_launches_that_are_refused(call, error, message):
     with pytest.raises(error, match=message):
@@ -122,6 +123,7 @@ def test_the_same_in_the_interpreter_and_through_the_compiler():
     assert lines[0].startswith("emulator       6 accesses, none outside; 40 bytes loaded, 40 stored")
     assert lines[1:3] == ["interpreter    the same to 1e-07", "GPU            not on this machine"]
     assert lines[3].startswith("sm90           double_kernel: ")
+    assert report.compiled_for("sm90", num_warps=2).startswith("sm90           double_kernel: ")
 
 
 @needs_gpu
@@ -166,6 +168,7 @@ def test_without_triton_it_says_so(monkeypatch):
     monkeypatch.setattr(module.launch, "has_triton", lambda: False)
     report = everywhere(double, torch.arange(3.0))
     assert report.compiled is None
+    assert report.compiled_for("sm75") == "sm75           Triton is missing (its packages are for Linux)"
     assert str(report).splitlines()[1:] == [
         "interpreter    Triton is missing (its packages are for Linux)",
         "GPU            Triton is missing (its packages are for Linux)",
@@ -180,7 +183,7 @@ def test_the_place_that_is_off_says_how_to_start_it(monkeypatch, interprets):
     """On a machine with a GPU Triton interprets or compiles, and the other place exists all the same."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(module.launch, "interprets", lambda: interprets)
-    monkeypatch.setattr(module, "_on_gpu", lambda run, operands: run(*operands))
+    monkeypatch.setattr(module, "_on_gpu", lambda run, operands: (run(*operands), 0.25))
     lines = str(everywhere(double, torch.arange(3.0))).splitlines()[1:3]
     assert lines == (
         [
@@ -190,7 +193,7 @@ def test_the_place_that_is_off_says_how_to_start_it(monkeypatch, interprets):
         if interprets
         else [
             "interpreter    off, Triton compiles here: start with TRITON_INTERPRET=1",
-            "GPU            the same to 1e-07",
+            "GPU            the same to 1e-07, in 0.250 ms",
         ]
     )
 
@@ -253,6 +256,34 @@ def test_numbers_of_a_tuple_are_right_in_half_precision():
     a, b = torch.randn(2, 16, 16)
     assert_close(product(a.half(), b.half()), a.half().float() @ b.half().float(), 1e-6)
     assert math.isclose(product(a, b)[0, 0].item(), (a[0] @ b[:, 0]).item(), rel_tol=1e-4)
+
+
+def test_bfloat16_is_float32_that_is_rounded():
+    (a, b), x = torch.randn(2, 16, 16).bfloat16(), torch.randn(999).bfloat16()
+    x[3] = torch.nan
+    assert double(x).dtype == torch.bfloat16
+    torch.testing.assert_close(double(x), 2 * x, rtol=0, atol=0, equal_nan=True)
+    found = torch.empty_like(x)
+    sums_kernel[(1,)](x, found, len(x), Q=1024)
+    expected = ((x * 0.375) + x).neg().abs()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert_close(product(a, b), a.float() @ b.float(), 1e-6)
+
+
+@triton.jit
+def sums_kernel(x, y, length, Q: tl.constexpr):
+    """Arithmetic between a load and a store, each result of which is rounded."""
+    i = tl.arange(0, Q)
+    X = tl.load(x + i, mask=i < length)
+    tl.store(y + i, tl.abs(-(X * 0.375 + X)), mask=i < length)
+
+
+@needs_triton
+def test_bfloat16_is_interpreted_in_float32_with_its_strides():
+    a, b = torch.randn(2, 16, 16).bfloat16()
+    assert everywhere(product, a, b).apart["interpreter"] < 1e-6
+    assert everywhere(double, a[0]).apart["interpreter"] == 0
+    assert module._widened(a[:, ::2]).stride() == (16, 2)
 
 
 @needs_triton

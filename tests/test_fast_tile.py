@@ -124,6 +124,7 @@ def test_operations():
 
 
 HALF, SINGLE, LONG, SHORT, MASK = (Tile(np.ones(2, t)) for t in ("float16", "float32", "int64", "int32", "bool"))
+BRAIN = SINGLE.to(tl.bfloat16)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +151,18 @@ HALF, SINGLE, LONG, SHORT, MASK = (Tile(np.ones(2, t)) for t in ("float16", "flo
         (tl.where(MASK, 1.0, 0.0), "float32"),
         (tl.where(MASK, 1, 0), "int32"),
         (tl.cast(3, tl.float32), "float32"),
+        (2 * BRAIN, tl.bfloat16),
+        (-BRAIN * BRAIN, tl.bfloat16),
+        (BRAIN / 2, "float32"),
+        (BRAIN + SINGLE, "float32"),
+        (BRAIN + HALF, "float16"),
+        (BRAIN + SHORT, "float32"),
+        (tl.sum(BRAIN), tl.bfloat16),
+        (tl.cumsum(BRAIN), "float32"),
+        (tl.maximum(BRAIN, BRAIN), "float32"),
+        (tl.where(MASK, BRAIN, 0.0), tl.bfloat16),
     ],
-    ids=range(21),
+    ids=range(31),
 )
 def test_types_are_those_of_the_compiler(result, dtype):
     assert result.dtype == dtype
@@ -197,14 +208,27 @@ ONES = Tile(np.ones((16, 16), np.float32))
         (lambda: np.asarray(ONES), TypeError, "NumPy knows no tile: use the words of tl"),
         (lambda: torch.exp(ONES), TypeError, "inside a program there is no torch.exp: use tl.exp"),
         (lambda: SINGLE // 2, TypeError, "// is for whole numbers"),
-        (lambda: tl.sort(SINGLE), AttributeError, "tl.sort: the emulator does not have it, Triton may"),
+        (lambda: tl.sigmoid(SINGLE), AttributeError, r"tl.sigmoid: .*Triton may; 1 / \(1 \+ tl.exp\(-x\)\)"),
+        (lambda: tl.dot(ONES, ONES, allow_tf32=False), TypeError, r'allow_tf32=False write input_precision="ieee"'),
+        (lambda: tl.exp2(ONES.to(tl.bfloat16)), TypeError, "tl.exp2: x is bfloat16, expected float32"),
         (lambda: tl.load(SHORT), TypeError, "tl.load: expected a pointer plus offsets, got Tile"),
     ],
-    ids=range(29),
+    ids=range(31),
 )
 def test_what_triton_refuses(call, error, message):
     with pytest.raises(error, match=message):
         run(lambda: call() and None)
+
+
+def test_a_printed_tile_shows_its_numbers():
+    assert str(Tile(np.arange(3))) == "Tile([0, 1, 2], shape=(3,), dtype=int64)"
+    assert repr(Tile(np.array([1.001, -2.0])).to(tl.bfloat16)) == "Tile([ 1., -2.], shape=(2,), dtype=bfloat16)"
+
+
+def test_what_the_emulator_lacks_triton_has():
+    assert not [name for name in tl.ABSENT if hasattr(tl, name)]
+    language = pytest.importorskip("triton.language")
+    assert not [name for name in tl.ABSENT if not hasattr(language, name)]
 
 
 def test_entries_of_a_tile_cannot_be_set():

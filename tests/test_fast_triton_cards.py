@@ -4,17 +4,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 import torch
 from triton_marks import needs_triton
 
-from smalearn.course.ch12.walk import walk
+from smalearn.course.ch12.kernel import chunked_ssd
 from smalearn.fast import jit
 from smalearn.fast.triton.compiled import Launch, compile_for
 from smalearn.fast.triton.configs import LARGEST, SHARED
-from smalearn.testing import random_tensors
 
 CHAPTER = Path(__file__).parents[1] / "chapters/12_chunked_kernel.ipynb"
 SCRIPT = Path(__file__).with_name("compile_programs.py")
@@ -83,14 +83,19 @@ def test_odd_sizes_and_options_compile():
 
 @pytest.fixture
 def learners_launches():
-    """What section 16 of chapter 12 launches: the walk in float32, then in halves."""
+    """What section 9 of chapter 12 launches in bfloat16, and the same in float32 and chunks of 16."""
     (cell,) = (one for one in nbformat.read(CHAPTER, as_version=4).cells if one.id == "gpu-run")
     launches = []
     token = jit.sender.set(
         lambda kernel, grid, *given, **constants: launches.append(Launch(kernel, grid, given, constants))
     )
-    names = {"torch": torch, "random_tensors": random_tensors, "walk": walk}
-    exec(cell.source, names | {"everywhere": lambda run, *operands: run(*operands)})
+
+    def everywhere(run, X, log2_a, B, C, *others):
+        run(X, log2_a, B, C, *others)
+        run(X.float(), log2_a, B.float(), C.float(), *others[:-2], 16, 16)
+        return SimpleNamespace(compiled_for=lambda *_, **__: None)
+
+    exec(cell.source, {"torch": torch, "chunked_ssd": chunked_ssd, "everywhere": everywhere, "print": lambda *_: None})
     jit.sender.reset(token)
     return launches
 
@@ -98,8 +103,8 @@ def learners_launches():
 @pytest.mark.full
 @needs_triton
 @pytest.mark.parametrize("target", CARDS)
-def test_the_learners_walk_fits_the_card(target, learners_launches):
-    float32, halves = compile_for(target, learners_launches)
+def test_the_learners_kernel_fits_the_card(target, learners_launches):
+    halves, float32 = compile_for(target, learners_launches)
     assert max(float32.shared, halves.shared) <= SHARED[target] * 1024
     assert not float32.mma + float32.wgmma + float32.tcgen05
     assert bool(halves.mma + halves.wgmma + halves.tcgen05) == (target != "sm75")
@@ -108,9 +113,10 @@ def test_the_learners_walk_fits_the_card(target, learners_launches):
 @pytest.mark.full
 @needs_triton
 def test_longer_chunks_of_float32_do_not_fit(learners_launches):
-    """What the chapter says of chunks of 64."""
-    short = learners_launches[0]
-    long = short._replace(constants=short.constants | {"chunk_len": 64})
-    fits, large = compile_for("sm86", [short, long])
-    assert large.shared > 128 * 1024 > SHARED["sm86"] * 1024
-    assert large.spilled > 5 * fits.spilled
+    """What the chapter says of chunks of 64: kilobytes of each thread are spilled."""
+    _, short = learners_launches
+    chunk_len, N, P, _ = short.arguments[-4:]
+    fits, large = compile_for(
+        "sm86", [short, short._replace(arguments=(*short.arguments[:-4], 4 * chunk_len, N, P, 32))]
+    )
+    assert large.spilled > 2000 > 5 * fits.spilled

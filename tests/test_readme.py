@@ -190,12 +190,12 @@ def test_what_is_said_of_a_gpu_is_what_was_recorded():
     walks = (parts["forward"][name]["walk"] for name in ("ours", "ours, first form"))
     assert "{:.2f} ms in place of {:.2f}".format(*walks) in chapter
     assert all(
-        f"{name} *({milliseconds:.2f})" in chapter
+        f"*{name}* ({milliseconds:.2f})" in chapter
         for name, milliseconds in (first | now).items()
         if name != "walk back"
     )
-    assert f"walk back *({now['walk back']:.2f})" in chapter
-    assert f"walk back *({first['walk back']:.2f})" in chapter
+    assert f"*walk back* ({now['walk back']:.2f})" in chapter
+    assert f"*walk back* ({first['walk back']:.2f})" in chapter
 
 
 @pytest.mark.parametrize("link", re.findall(r"(?:\]\(|srcset=\"|src=\")([^)#:\"]+)", README))

@@ -6,7 +6,7 @@ that `smalearn doctor` works where torch is missing.
 
 from importlib import import_module
 
-__all__ = ["case", "check", "hint", "solution"]
+__all__ = ["case", "check", "follow", "hint", "solution"]
 
 
 def __getattr__(name: str) -> object:

@@ -40,6 +40,8 @@ def take_home(file: str, functions: Sequence[Callable], arguments: tuple, expect
         print(f"○ {file} is not written yet: it waits for exercise {', '.join(pages.missing)}.")
     elif pages.foreign:
         print(f"✗ {file} is not written: your functions use {', '.join(pages.foreign)}, which it cannot hold.")
+        if any(function.__module__.startswith("smalearn.ssd") for function in functions):
+            print("  To have yours there, run the last cells of chapter 06, then the cell here that reads my_ssd.py.")
     elif error := _error(text := pages.text(about), functions[-1].__name__, (arguments, expected)):
         print(f"✗ {file} is not written. Without smalearn it ends so:\n{error}")
     else:

@@ -12,11 +12,12 @@ from smalearn.fast.triton import ssd_step_triton_, triton_handles
 from smalearn.fast.triton.delta import delta_handles, delta_rule_of
 from smalearn.fast.triton.ssd import ssd_of
 from smalearn.linear_attention.chunked import in_chunks
-from smalearn.linear_attention.delta import check_delta, correct_in_chunks
-from smalearn.linear_attention.inputs import check_inputs
+from smalearn.linear_attention.delta import check_delta, delta_in_chunks
+from smalearn.linear_attention.generalized_delta import check_generalized, correct_in_chunks
+from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.ssd import ssd_chunked
 
-__all__ = ["delta_rule", "linear_attention", "ssd", "ssd_step_"]
+__all__ = ["delta_rule", "generalized_delta_rule", "linear_attention", "ssd", "ssd_step_"]
 
 
 def ssd(
@@ -118,9 +119,9 @@ def delta_rule(
 
     Cost:
         On a CPU T·16·(2·N + 2·P) + 3·T·N·P multiply-adds for each head in chunks of 16 tokens; the backward 3 times
-        that. Where a β is above 1 the system is computed in float64, a fifth more time forward. A few MiB of scratch
-        memory; for the backward the inputs and one state for each block. Heads that share keys cost what heads with
-        keys of their own do. On a GPU see `fast.triton.delta_rule_triton` and `delta_rule_chunked`.
+        that. Where a β ‖k‖² is above 1 the system is computed in float64, a fifth more time forward. A few MiB of
+        scratch memory; for the backward the inputs and one state for each block. Heads that share keys cost what heads
+        with keys of their own do. On a GPU see `fast.triton.delta_rule_triton` and `delta_rule_chunked`.
 
     Source:
         Yang, Kautz and Hatamizadeh 2024 (Gated DeltaNet).
@@ -130,7 +131,38 @@ def delta_rule(
         return delta_rule_of("on_triton", Q, K, V, beta, log_a, initial_state)
     if V.device.type in ("cpu", "meta") and (log_a is None or log_a.ndim < K.ndim):
         return delta_rule_cpu_unchecked(Q, K, V, beta, log_a, initial_state)
-    return correct_in_chunks(Q, K, V, beta, log_a, initial_state)
+    return delta_in_chunks(Q, K, V, beta, log_a, initial_state)
+
+
+def generalized_delta_rule(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    read: torch.Tensor,
+    erase: torch.Tensor | None = None,
+    log_a: torch.Tensor | None = None,
+    initial_state: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`generalized_delta_rule_chunked` by its fastest implementation.
+
+    Without `erase` and with at most one decay per token, on a CPU, the kernel of `delta_rule`, with a backward of its
+    own; otherwise `generalized_delta_rule_chunked`. A NaN or infinity in K, V or read, or an overflow, may reach all
+    outputs of its chunk, also those before it.
+
+    Arguments, results and errors are those of `generalized_delta_rule_chunked`, without chunk_len; and
+    NotImplementedError if derivatives are asked for in forward mode (`torch.func.jvp`), which
+    `generalized_delta_rule_chunked` has.
+
+    Cost:
+        See `delta_rule` and `generalized_delta_rule_chunked`.
+
+    Source:
+        Peng et al. 2025 (RWKV-7), section 4.
+    """
+    check_generalized("generalized_delta_rule", Q, K, V, read, erase, log_a, initial_state)
+    if erase is None and V.device.type in ("cpu", "meta") and (log_a is None or log_a.ndim < K.ndim):
+        return delta_rule_cpu_unchecked(Q, K, V, V.new_ones(V.shape[-2]), log_a, initial_state, read)
+    return correct_in_chunks(Q, K, V, read, erase, key_gate(log_a, K), initial_state)
 
 
 def ssd_step_(

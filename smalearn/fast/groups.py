@@ -16,6 +16,7 @@ def grouped(
     C: torch.Tensor,
     initial_state: torch.Tensor | None,
     beta: torch.Tensor | None = None,
+    read: torch.Tensor | None = None,
 ) -> tuple[tuple[torch.Tensor | None, ...], Callable]:
     """The operands of SSD with three leading axes (b, g, r), without a copy where their strides allow it.
 
@@ -29,13 +30,17 @@ def grouped(
         C: (..., T, N).
         initial_state: (..., P, N), or None.
         beta: (..., T) of the delta rule, or None. With it heads share nothing, r = 1: B and C are expanded to all.
+        read: (..., T, N) keys that read, of a delta rule that reads with others than it writes with, or None.
 
     Returns:
-        X (b, g, r, T, P), log_a (b, g, r, T), B and C (b, g, 1, T, N), initial_state (b, g, r, P, N), and beta
-        (b, g, 1, T) if there is one; and a function that takes Y (b, g, r, T, P) and the last state (b, g, r, P, N)
-        back to the leading axes of the arguments. The state has the axes of those that write it, which C does not.
+        X (b, g, r, T, P), log_a (b, g, r, T), B and C (b, g, 1, T, N), initial_state (b, g, r, P, N), and with beta it
+        (b, g, 1, T) and read (b, g, 1, T, N) or None; and a function that takes Y (b, g, r, T, P) and the last state
+        (b, g, r, P, N) back to the leading axes of the arguments. The state has the axes of those that write it, which
+        C does not.
     """
-    operands = [(X, 2), (log_a, 1), (B, 2), (C, 2), (initial_state, 2)] + ([] if beta is None else [(beta, 1)])
+    operands = [(X, 2), (log_a, 1), (B, 2), (C, 2), (initial_state, 2), (beta, 1), (read, 2)][
+        : 5 if beta is None else 7
+    ]
     leading = [() if x is None else x.shape[: x.ndim - axes] for x, axes in operands]
     everything, written = broadcast_shapes(*leading), broadcast_shapes(*leading[:3], *leading[4:])
     maps = broadcast_shapes(leading[2], leading[3]) if beta is None else everything
@@ -48,24 +53,21 @@ def grouped(
     def group(x, axes, lead):
         if x is None:
             return None
-        x = x.expand(*lead, *x.shape[x.ndim - axes :])
-        x = x.permute(*order, *range(len(lead), x.ndim))
-        rest = x.shape[len(lead) :]
+        x = x.expand(*lead, *x.shape[x.ndim - axes :]).permute(*order, *range(len(lead), len(lead) + axes))
         kept = [*x.shape[: len(own)], 1, 1][: max(len(own), 2)]
         heads = torch.Size(x.shape[len(own) : len(lead)]).numel()
-        return x.reshape(torch.Size(kept[:split]).numel(), kept[split], heads, *rest)
+        return x.reshape(torch.Size(kept[:split]).numel(), kept[split], heads, *x.shape[len(lead) :])
 
     def ungroup(x):
         return x.reshape(*sizes, *x.shape[3:]).permute(*_inverse(order), len(order), len(order) + 1)
 
     def restore(Y, state):
-        state = ungroup(state)
-        missing = len(everything) - len(written)
+        state, missing = ungroup(state), len(everything) - len(written)
         for axis, size in enumerate((1,) * missing + tuple(written)):
             state = state.narrow(axis, 0, size)  # equal along an axis that only C has
         return ungroup(Y), state.reshape(*written, *state.shape[-2:])
 
-    leads = [everything, everything, maps, maps, everything, everything][: len(operands)]
+    leads = [everything, everything, maps, maps, *[everything] * 3][: len(operands)]
     return tuple(group(x, axes, lead) for (x, axes), lead in zip(operands, leads, strict=True)), restore
 
 

@@ -13,6 +13,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import NoReturn
 
 import torch
 
@@ -24,8 +25,8 @@ from smalearn.fast.strict import strict
 __all__ = ["Kernel", "next_power_of_2", "sender", "triton"]
 
 HINTS = ("num_warps", "num_stages")
-UNKNOWN = {x for name, x in vars(torch).items() if name.startswith(("bfloat", "float8", "float4", "complex32"))}
-"""Dtypes that NumPy, on which the emulator's tiles are built, does not have."""
+UNKNOWN = {x for name, x in vars(torch).items() if name.startswith(("float8", "float4", "complex32"))}
+"""Dtypes that the emulator's tiles do not have."""
 
 
 class Kernel:
@@ -83,8 +84,13 @@ def in_emulator(kernel: Kernel, grid: tuple[int, ...], *arguments: object, **con
             refuse(f"a kernel returns nothing, it stores; got {type(result).__name__}")
 
     with plain_calls():  # who watches PyTorch's calls need not see how tensors get here
-        arrays = [x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in arguments]
+        arrays = [_array(x.detach()) if isinstance(x, torch.Tensor) else x for x in arguments]
     tile.launch(silent, grid, *arrays, **{n: x for n, x in constants.items() if n not in HINTS})
+
+
+def _array(x):
+    """A tensor as the array that shares its memory; NumPy has only the bits of bfloat16."""
+    return x.view(torch.int16).numpy().view(tile.BITS) if x.dtype == torch.bfloat16 else x.numpy()
 
 
 sender: contextvars.ContextVar[Callable] = contextvars.ContextVar("sender", default=in_emulator)
@@ -117,4 +123,13 @@ def next_power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-triton = SimpleNamespace(jit=Kernel, cdiv=cdiv, next_power_of_2=next_power_of_2)
+class _Triton(SimpleNamespace):
+    """The names of `triton` that programs and their launches need."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        words = "it tries settings on a card; here num_warps and num_stages go into the launch"
+        words = words if name in ("autotune", "Config") else "jit, cdiv and next_power_of_2 are there"
+        raise AttributeError(f"triton.{name}: the emulator does not have it, Triton may; {words}")
+
+
+triton = _Triton(jit=Kernel, cdiv=cdiv, next_power_of_2=next_power_of_2)

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 
-__all__ = ["Number", "Tile", "promoted", "refuse", "running", "values", "word"]
+__all__ = ["BRAIN", "Number", "Tile", "cast", "named", "promoted", "refuse", "running", "values", "word"]
 
 Number = int | float | bool
 WORDS = {
@@ -43,6 +43,8 @@ SAME = {
 }
 NUMPY = {"matmul": "tl.dot", "amax": "tl.max", "amin": "tl.min", "transpose": "tl.trans", "absolute": "tl.abs"}
 HALF, SINGLE, DOUBLE = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+BRAIN = SINGLE.newbyteorder()
+"""bfloat16, which NumPy lacks: rounded float32, marked by the other byte order, which NumPy tells apart and carries."""
 
 
 class Tile:
@@ -69,7 +71,7 @@ class Tile:
 
     def to(self, dtype: np.dtype) -> "Tile":
         """The same entries in another type, like `tl.cast`."""
-        return Tile(self._values.astype(dtype))
+        return Tile(cast(self._values, dtype))
 
     def __getitem__(self, index: object) -> "Tile":
         """New axes alone: `x[:, None]`, `x[None, :]`."""
@@ -83,7 +85,7 @@ class Tile:
     def __index__(self) -> int:
         """A tile of one whole number as the bound of a loop."""
         if self.shape or self.dtype.kind not in "iu":
-            refuse(f"a tile of shape {self.shape} and {self.dtype} counts no loop: expected one whole number")
+            refuse(f"a tile of shape {self.shape} and {named(self.dtype)} counts no loop: expected one whole number")
         return int(self._values)
 
     def __bool__(self) -> bool:
@@ -93,13 +95,13 @@ class Tile:
         return bool(self._values)
 
     def __neg__(self):
-        return Tile(-self._values)
+        return Tile(cast(-self._values, self.dtype))
 
     def __invert__(self):
         return Tile(~self._values)
 
     def __repr__(self) -> str:
-        return f"Tile(shape={self.shape}, dtype={self.dtype})"
+        return f"Tile({np.array2string(self._values, separator=', ')}, shape={self.shape}, dtype={named(self.dtype)})"
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -178,6 +180,29 @@ def values(x: object, function: str = "tl") -> np.ndarray | Number:
     refuse(f"{function}: expected a tile or a number, got {type(x).__name__}")
 
 
+def cast(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """An array in another type; in bfloat16, of 8 binary digits, the nearest numbers, and the even one of two.
+
+    Args:
+        x: of any type.
+        dtype: NumPy's, or `BRAIN`.
+    """
+    if dtype != BRAIN:
+        return x.astype(dtype)
+    bits = np.array(x, np.float32).view(np.uint32)
+    near = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000
+    return np.where(np.isnan(x), x, near.view(np.float32)).astype(BRAIN)
+
+
+def named(dtype: np.dtype) -> str:
+    """What Triton calls a type.
+
+    Args:
+        dtype: NumPy's, or `BRAIN`.
+    """
+    return "bfloat16" if dtype == BRAIN else str(dtype)
+
+
 def promoted(x: object, y: object, divides: bool = False) -> np.dtype:
     """The type in which Triton computes with two tiles, or a tile and a number.
 
@@ -195,13 +220,15 @@ def promoted(x: object, y: object, divides: bool = False) -> np.dtype:
     if len(tiles) == 1:
         number = 1 if isinstance(x, Tile) else 0
         if kinds[number] <= kinds[1 - number]:
-            return SINGLE if divides and tiles[0] == HALF else tiles[0]
+            return SINGLE if divides and tiles[0] in (HALF, BRAIN) else tiles[0]
         tiles.append(np.dtype((bool, np.int32, np.float32)[kinds[number]]))
     for dtype in (DOUBLE, SINGLE):
         if dtype in tiles:
             return dtype
     if HALF in tiles:
         return SINGLE if divides else HALF
+    if BRAIN in tiles:
+        return SINGLE if divides or tiles != [BRAIN, BRAIN] else BRAIN
     return np.promote_types(*tiles)
 
 
@@ -232,7 +259,7 @@ def _written(index):
 
 def _whole(result, dtype):
     """Whole numbers in their type; refuses those that would wrap around."""
-    narrow = result.astype(dtype)
+    narrow = cast(result, dtype)
     if dtype == np.int32 and result.dtype == np.int64 and (narrow != result).any():
         refuse(f"an int32 wraps around, {result[narrow != result].flat[0]}: tl.cast(..., tl.int64) before you multiply")
     return narrow
@@ -254,7 +281,7 @@ def _arithmetic(function, divides=False):
 
 
 def _as(x, dtype):
-    return np.asarray(x._values if isinstance(x, Tile) else x).astype(dtype)
+    return cast(np.asarray(x._values if isinstance(x, Tile) else x), dtype)
 
 
 def _comparison(function):

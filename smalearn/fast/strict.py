@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from smalearn.fast.lanes import Tile, refuse, word
+from smalearn.fast.lanes import Tile, named, refuse, word
 
 __all__ = ["strict"]
 
@@ -76,4 +76,4 @@ def _kind(x):
 
 def _words(kind):
     shape, dtype = kind
-    return f"a tile of shape {shape}, {dtype}," if shape else f"one number, {dtype},"
+    return f"a tile of shape {shape}, {named(dtype)}," if shape else f"one number, {named(dtype)},"

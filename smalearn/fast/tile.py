@@ -14,12 +14,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smalearn.fast.lanes import Tile, promoted, refuse, running, values
+from smalearn.fast import lanes
+from smalearn.fast.lanes import BRAIN, Tile, named, promoted, refuse, running, values
 
-__all__ = ["Event", "Pointer", "launch", "recording"]
+__all__ = ["ABSENT", "BITS", "Event", "Pointer", "launch", "recording"]
 
 int1, int8, int32, int64 = map(np.dtype, (np.bool_, np.int8, np.int32, np.int64))
 float16, float32, float64 = map(np.dtype, (np.float16, np.float32, np.float64))
+bfloat16, BITS = BRAIN, np.dtype("V2")  # its numbers in a tile, and in memory
+ABSENT = {
+    "associative_scan": "tl.cumsum, or a loop that carries a state",
+    "atomic_add": "one program for each result",
+    "device_print": "print(x), which shows a tile's numbers",
+    "dot_scaled": "tl.dot of float16 or bfloat16",
+    "make_block_ptr": "a tile of pointers, x + offsets",
+    "make_tensor_descriptor": "a tile of pointers, x + offsets",
+    "rand": "random numbers that are given as a tensor",
+    "range": "range; num_stages goes into the launch",
+    "reduce": "tl.sum, tl.max or tl.min",
+    "reshape": "other offsets when you load",
+    "sigmoid": "1 / (1 + tl.exp(-x))",
+    "softmax": "tl.exp, tl.max and tl.sum",
+    "sort": "numbers that are sorted before the launch",
+}
+"""What programs for Triton use and ours have not, each with what does instead."""
 static_range = range
 
 
@@ -62,7 +80,7 @@ class Pointer:
     @property
     def dtype(self) -> SimpleNamespace:
         """Type of the pointer; `element_ty` in it is that of the entries, for a cast before a store."""
-        return SimpleNamespace(element_ty=self._memory.dtype)
+        return SimpleNamespace(element_ty=_entries(self._memory))
 
     type = dtype
 
@@ -223,7 +241,7 @@ def full(shape, value, dtype):
     shape = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
     if any(isinstance(size, Tile) for size in shape):
         refuse("tl.full: sizes of a tile are known when the program is compiled: mark them `tl.constexpr`")
-    return Tile(np.full(shape, values(value, "tl.full"), dtype))
+    return Tile(lanes.cast(np.full(shape, values(value, "tl.full")), dtype))
 
 
 def zeros(shape, dtype):
@@ -234,27 +252,34 @@ def load(pointer, mask=None, other=None):
     if mask is None and other is not None:
         refuse("tl.load: `other` is for what a mask leaves out, but there is no mask", ValueError)
     memory, offsets, mask = _reached("load", pointer, mask)
-    nothing = np.nan if memory.dtype.kind == "f" else -(2**31) if memory.dtype.itemsize > 3 else 0  # as good as any
+    dtype = _entries(memory)
+    nothing = np.nan if dtype.kind == "f" else -(2**31) if memory.dtype.itemsize > 3 else 0  # as good as any
     other = (nothing if running.fills else 0) if other is None else other
-    out = np.array(_like(f"other of the load of {pointer.name}", other, offsets.shape)).astype(memory.dtype)
-    out[mask] = memory[offsets[mask]]
+    out = lanes.cast(np.array(_like(f"other of the load of {pointer.name}", other, offsets.shape)), dtype)
+    found = memory[offsets[mask]]
+    out[mask] = (found.view(np.uint16).astype(np.uint32) << 16).view(np.float32) if dtype == BRAIN else found
     return Tile(out)
 
 
 def store(pointer, value, mask=None):
     memory, offsets, mask = _reached("store", pointer, mask)
-    memory[offsets[mask]] = _like(f"tile that is stored in {pointer.name}", value, offsets.shape)[mask]
+    kept = lanes.cast(_like(f"tile that is stored in {pointer.name}", value, offsets.shape)[mask], _entries(memory))
+    if memory.dtype == BITS:
+        kept = (kept.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(BITS)
+    memory[offsets[mask]] = kept
 
 
 def cast(x, dtype):
-    return Tile(np.asarray(values(x, "tl.cast")).astype(dtype))
+    return Tile(lanes.cast(np.asarray(values(x, "tl.cast")), dtype))
 
 
-def dot(x, y, acc=None, input_precision=None):
+def dot(x, y, acc=None, input_precision=None, allow_tf32=None):
     """A matrix product with sums in float32, or of float64; it rounds to tf32 only where `running.rounds`."""
+    if allow_tf32 is not None:
+        refuse('tl.dot: allow_tf32 is an old word; for allow_tf32=False write input_precision="ieee"')
     x, y = (_tile("dot", one) for one in (x, y))
     if x.dtype != y.dtype:
-        refuse(f"tl.dot: its first factor is {x.dtype}, its second {y.dtype}: cast one with `.to`")
+        refuse(f"tl.dot: its first factor is {named(x.dtype)}, its second {named(y.dtype)}: cast one with `.to`")
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[0]:
         refuse(f"tl.dot: shapes are {x.shape} and {y.shape}, expected (m, k) and (k, n)", ValueError)
     if any(size < 16 for size in x.shape + y.shape):
@@ -279,7 +304,8 @@ def cumsum(x, axis=0):
 
 def sum(x, axis=None, keep_dims=False):
     x = _tile("sum", x)
-    return Tile(np.sum(x, axis, dtype=_summed(x), keepdims=keep_dims))
+    found = np.sum(x, axis, dtype=_summed(x), keepdims=keep_dims)
+    return Tile(lanes.cast(found, x.dtype if x.dtype == BRAIN else found.dtype))
 
 
 def max(x, axis=None, keep_dims=False):
@@ -299,19 +325,25 @@ def where(condition, x, y):
     if condition.dtype != bool:
         refuse(f"tl.where: the condition is {condition.dtype}, expected a comparison")
     dtype = _both(x, y)
-    return Tile(np.where(condition, *(np.asarray(values(one)).astype(dtype) for one in (x, y))))
+    return Tile(lanes.cast(np.where(condition, *(np.asarray(values(one)) for one in (x, y))), dtype))
 
 
 def maximum(x, y):
-    return where(x > y, x, y)
+    return _wide(where(x > y, x, y))
 
 
 def minimum(x, y):
-    return where(x < y, x, y)
+    return _wide(where(x < y, x, y))
+
+
+def _wide(x):
+    """What is compared in bfloat16 is float32 afterwards."""
+    return cast(x, float32) if x.dtype == BRAIN else x
 
 
 def abs(x):
-    return Tile(np.abs(_tile("abs", x)))
+    x = _tile("abs", x)
+    return Tile(lanes.cast(np.abs(x), x.dtype))
 
 
 def _tile(function, x):
@@ -319,9 +351,14 @@ def _tile(function, x):
     return np.asarray(values(x, f"tl.{function}"))
 
 
+def _entries(memory):
+    """The type of a memory's entries."""
+    return BRAIN if memory.dtype == BITS else memory.dtype
+
+
 def _summed(x):
     """The type of a sum: whole numbers below 32 bits are widened."""
-    return np.int32 if x.dtype.itemsize < 4 and x.dtype.kind in "biu" else x.dtype
+    return np.int32 if x.dtype.itemsize < 4 and x.dtype.kind in "biu" else x.dtype.type
 
 
 def _both(x, y):
@@ -338,7 +375,7 @@ def _of_floats(name):
     def apply(x):
         x = _tile(name, x)
         if x.dtype not in (np.float32, np.float64):
-            refuse(f"tl.{name}: x is {x.dtype}, expected float32: x.to(tl.float32)")
+            refuse(f"tl.{name}: x is {named(x.dtype)}, expected float32: x.to(tl.float32)")
         return Tile(function(x))
 
     return apply
@@ -350,5 +387,5 @@ exp, exp2, log, log2, sqrt, floor, ceil = map(_of_floats, ("exp", "exp2", "log",
 def __getattr__(name):
     if name.startswith("__"):
         raise AttributeError(name)
-    words = "dot, sum, cumsum, max, where, exp2, trans, load and store are there"
-    raise AttributeError(f"tl.{name}: the emulator does not have it, Triton may; {words}")
+    instead = ABSENT.get(name, "dot, sum, cumsum, max, where, exp2, trans, load and store are there")
+    raise AttributeError(f"tl.{name}: the emulator does not have it, Triton may; {instead}")

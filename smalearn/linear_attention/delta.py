@@ -11,29 +11,25 @@ k_t. The state stays bounded for ‖k‖² β ≤ 2; no function here normalises
 
 import torch
 
-from smalearn._checks import (
-    ShapeError,
-    broadcast_shapes,
-    check_count,
-    check_dtypes,
-    check_eps,
-    check_float32_or,
-    check_shapes,
-    holds,
-)
+from smalearn._checks import check_count, check_dtypes, check_eps, check_shapes, holds
 from smalearn._structured import widen
-from smalearn.contractions import contract
-from smalearn.linear_attention.inputs import check_inputs, key_gate
-from smalearn.linear_attention.parallel import decayed_scores
-from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
+from smalearn.linear_attention.generalized_delta import (
+    check_keys,
+    correct_by_token,
+    correct_in_chunks,
+    correct_token,
+    gate_of_token,
+)
+from smalearn.linear_attention.inputs import key_gate
 
 __all__ = [
     "check_delta",
-    "correct_in_chunks",
+    "delta_in_chunks",
     "delta_rule_chunked",
     "delta_rule_recurrent",
     "delta_rule_step",
     "l2norm",
+    "weigh_keys",
 ]
 
 
@@ -81,17 +77,7 @@ def delta_rule_recurrent(
         tensor([3., 5.])
     """
     check_delta("delta_rule_recurrent", Q, K, V, beta, log_a, initial_state)
-    q, k, v, strength, gate, state = widen(Q, Q, K, V, beta[..., None], key_gate(log_a, K), initial_state)
-    if state is None:
-        state = v.new_zeros(v.shape[-1], k.shape[-1])
-    leading = broadcast_shapes(*(x.shape[:-2] for x in (k, v, strength, gate, state)))
-    state = state.expand(*leading, *state.shape[-2:])
-    outputs = []
-    for token in zip(*(x.unbind(-2) for x in (q, k, v, strength, gate)), strict=True):
-        y, state = _step(*token, state)
-        outputs.append(y)
-    Y = torch.stack(outputs, -2) if outputs else contract("TN, PN -> TP", q, state)
-    return Y.to(Q.dtype), state
+    return correct_by_token(Q, weigh_keys(Q, K, beta), V, K, None, key_gate(log_a, K), initial_state)
 
 
 def delta_rule_step(
@@ -126,8 +112,7 @@ def delta_rule_step(
         Schlag, Irie and Schmidhuber 2021, section 4.2.
     """
     check_delta("delta_rule_step", q, k, v, beta, log_a, state, time="")
-    gate = k.new_zeros(1) if log_a is None else log_a if log_a.ndim == k.ndim else log_a[..., None]
-    y, state = _step(*widen(q, q, k, v, beta[..., None], gate, state))
+    y, state = correct_token(*widen(q, q, weigh_keys(q, k, beta), v, k, None, gate_of_token(log_a, k), state))
     return y.to(q.dtype), state
 
 
@@ -145,13 +130,12 @@ def delta_rule_chunked(
     In a chunk with carry-in H, with the decays e_t since its beginning and f_s until its end, and with scores(Q, K)
     those of linear attention, decays included,
 
-        A        = diag(β) scores(K, K) below the diagonal          how each key meets the earlier ones
-        [U, W]   = (I + A)^-1 [β V, β (e ∘ K)]                      one solve by forward substitution
-        V'       = U - W H^T                                        the corrected values
-        Y        = scores(Q, K) V' + (e ∘ Q) H^T                    linear attention of them
-        H'       = e_last ∘ H + V'^T (f ∘ K)
+        A   = scores(K, β K) below the diagonal                     how each key meets the earlier ones
+        E   = (I + A)^-1 V - (I + A)^-1 (e ∘ K) H^T                 what the memory lacks of the values: one solve
+        Y   = scores(Q, β K) E + (e ∘ Q) H^T                        linear attention of them
+        H'  = e_last ∘ H + E^T (f ∘ β K)
 
-    So the whole matrix is scores(Q, K) (I + A)^-1 diag(β): an attention times the inverse of an attention. A NaN or
+    So the whole matrix is scores(Q, β K) (I + A)^-1: an attention times the inverse of an attention. A NaN or
     infinity in K, V or beta, or an overflow, may reach all outputs of its chunk, also those before it. In float32 it
     rounds as the loop does, up to about twice as much; but where keys are alike and β is above 1 more, at β = 2 up to
     some 16 times as much (`fast.delta_rule`: 5).
@@ -169,56 +153,18 @@ def delta_rule_chunked(
     """
     check_delta("delta_rule_chunked", Q, K, V, beta, log_a, initial_state)
     check_count("delta_rule_chunked", "chunk_len", chunk_len)
-    return correct_in_chunks(Q, K, V, beta, log_a, initial_state, chunk_len)
+    return delta_in_chunks(Q, K, V, beta, log_a, initial_state, chunk_len)
 
 
-def correct_in_chunks(
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    beta: torch.Tensor,
-    log_a: torch.Tensor | None,
-    initial_state: torch.Tensor | None = None,
-    chunk_len: int = 32,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def delta_in_chunks(Q, K, V, beta, log_a, initial_state=None, chunk_len=32):
     """`delta_rule_chunked` of operands that are checked."""
-    q, k, v, strength, gate, state = widen(Q, Q, K, V, beta[..., None], key_gate(log_a, K), initial_state)
-    q, k, v, strength, gate = (split_chunks(x, chunk_len) for x in (q, k, v, strength, gate))  # (..., C, chunk_len, ·)
-    e = since_start(gate).exp()
-    f = until_end(gate).exp()
-    A = strength * decayed_scores(k, k, gate)  # (..., C, chunk_len, chunk_len); its diagonal and above are not read
-    U = _solve(A, strength * v)
-    W = _solve(A, strength * (k * e))
-    carry_in, corrected, final = _pass_corrections(U, W, k * f, e[..., -1:, :], state)
-    inside = contract("TS, SP -> TP", decayed_scores(q, k, gate), corrected)
-    past = contract("TN, PN -> TP", q * e, carry_in)
-    return join_chunks(inside + past, Q.shape[-2]).to(Q.dtype), final
+    return correct_in_chunks(Q, weigh_keys(Q, K, beta), V, K, None, key_gate(log_a, K), initial_state, chunk_len)
 
 
-def _pass_corrections(U, W, keys, decays, state):
-    """Run the chunks: the state before each (..., C, P, N), what each writes (..., C, chunk_len, P), the last state."""
-    state = U.new_zeros(U.shape[-1], W.shape[-1]) if state is None else state
-    leading = broadcast_shapes(state.shape[:-2], *(x.shape[:-3] for x in (U, W, keys, decays)))
-    state = state.expand(*leading, *state.shape[-2:])
-    states, corrected = [], []
-    for U_c, W_c, keys_c, decay in zip(*(x.unbind(-3) for x in (U, W, keys, decays)), strict=True):
-        states.append(state)
-        corrected.append(U_c - contract("TN, PN -> TP", W_c, state))
-        state = decay * state + contract("TP, TN -> PN", corrected[-1], keys_c)
-    return torch.stack(states, -3), torch.stack(corrected, -3), state
-
-
-def _solve(A, x):
-    """(I + A)^-1 x for the part of A below its diagonal."""
-    return torch.linalg.solve_triangular(A, x, upper=False, unitriangular=True)
-
-
-def _step(q, k, v, beta, log_a, state):
-    """One step; beta and log_a (..., 1), the latter also (..., N)."""
-    state = log_a.exp()[..., None, :] * state
-    correction = beta * (v - (state * k[..., None, :]).sum(-1))
-    state = state + correction[..., :, None] * k[..., None, :]
-    return (state * q[..., None, :]).sum(-1), state
+def weigh_keys(Q, K, beta):
+    """β K, with which the delta rule erases and writes, in the dtype of all arithmetic."""
+    keys, strength = widen(Q, K, beta[..., None])
+    return strength * keys
 
 
 def l2norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
@@ -276,18 +222,7 @@ def check_delta(
         ValueError: a dtype or device differs or is complex, log_a is a full gate, or (on a CPU) log_a is positive or
             beta outside of [0, 2].
     """
-    names = ("Q", "K", "V") if time else ("q", "k", "v")
-    check_dtypes(function, dict(zip(names, (Q, K, V), strict=True)), real=True)
-    check_dtypes(function, {"beta": beta}, real=True)
-    if log_a is not None:
-        check_dtypes(function, {"log_a": log_a}, real=True)
-    if log_a is not None and log_a.ndim > K.ndim:
-        axes = "(..., T), or (..., T, N)" if time else "(...), or (..., N)"
-        raise ShapeError(f"{function}: log_a must have axes {axes}, got shape {tuple(log_a.shape)}")
-    check_inputs(function, Q, K, V, log_a, state, gates=(time, time + "n"))
-    operands = dict(zip(names, ((Q, time + "n"), (K, time + "n"), (V, time + "p")), strict=True))
-    check_shapes(function, operands | {"beta": (beta, time)})
-    check_float32_or(function, "beta", beta, names[0], Q)
+    check_keys(function, Q, K, V, {"beta": (beta, time)}, log_a=log_a, initial_state=state, time=time)
     if beta.device.type == "cpu" and beta.numel():
         low, high = beta.detach().aminmax()
         if not (holds(low >= 0) and holds(high <= 2)):

@@ -6,6 +6,9 @@ from torch.nn import functional
 
 from smalearn import fast
 from smalearn.course.exercises import evaluate, registry
+from smalearn.course.exercises.compare import elements
+from smalearn.course.exercises.edits import Edited
+from smalearn.course.exercises.report import render
 from smalearn.models import Mamba2
 from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_step
 from smalearn.testing import assert_close
@@ -140,6 +143,33 @@ def test_a_slow_way_to_many_texts_is_named(attempt, said):
 def test_a_gradient_must_arrive():
     result = evaluate(TEXTS, lambda X, log_a, *others: TEXTS.solution(X, log_a.detach(), *others))
     assert result.problem.sentence.startswith("The values are right, the gradient by log_a is not: ")
+
+
+def test_a_pair_is_not_to_be_stacked():
+    result = evaluate(TEXTS, lambda X, log_a, B, C, chunk_len: ssd_chunked(X, log_a, B, C, chunk_len=chunk_len))
+    assert result.problem.sentence == "Wrong type: expected a tensor, got a tuple"
+
+
+def test_a_case_of_many_texts_can_be_looked_at():
+    assert max(sum(map(elements, case)) for case in TEXTS.draw()) <= 100
+
+
+def test_no_norm_hides_what_was_wrong_before_it():
+    assert all(len(weights["norm"]) > 1 for _, weights in LAYER.draw())  # of one channel it leaves the sign
+
+
+@pytest.mark.parametrize(
+    ("edits", "said"),
+    [
+        ("(dt[:, :, None] * X, → (X,", "→ dt is missing in what is written"),
+        (
+            "(-1, (heads, -1)).movedim(1, 0) → (-1, (-1, heads)).movedim(2, 0) ; Y.movedim(0, 1) → Y.movedim(0, 2)",
+            "→ Your heads are interleaved",
+        ),
+    ],
+)
+def test_a_slip_in_the_layer_is_named(edits, said):
+    assert said in render(evaluate(LAYER, Edited(LAYER.solution, [], edits)))
 
 
 def the_librarys(x, weights):

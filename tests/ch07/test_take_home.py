@@ -71,4 +71,5 @@ def test_without_chapter_06_the_file_would_hold_a_function_of_ours(take_home):
     said, text = take_home("7.2", "7.3", "7.6")
     assert said.startswith("✗")
     assert "ssd_in_chunks" in said
+    assert "run the last cells of chapter 06" in said
     assert text is None

@@ -4,11 +4,12 @@ from functools import partial
 
 import pytest
 import torch
-from oracles_delta import check, delta_rule, inputs
+from oracles_delta import check, delta_rule, generalized, inputs
 
 from smalearn.linear_attention import (
     delta_rule_chunked,
     delta_rule_recurrent,
+    generalized_delta_rule_chunked,
     linear_attention_chunked,
     linear_attention_recurrent,
 )
@@ -39,6 +40,26 @@ def test_attention_times_the_inverse_of_an_attention():
 @pytest.mark.parametrize("chunk_len", [1, 8, 13])
 def test_a_solve_for_each_chunk(chunk_len):
     check(partial(delta_rule_chunked, chunk_len=chunk_len), inputs(40))
+
+
+@pytest.mark.claim("005:three-keys", "smalearn.linear_attention.generalized_delta.generalized_delta_rule_chunked")
+def test_three_keys_take_one_solve():
+    Q, K, V, beta, _, _ = inputs(40)
+    read, erase, z = random_tensors([(40, 4)] * 3, seed=1)
+    read, erase, log_a = torch.nn.functional.normalize(read, dim=-1), erase / 4, -z.abs() / 8
+    until = log_a.cumsum(0)
+    decays = (until[:, None] - until).clamp(max=0).exp()
+
+    def scores(x, y, diagonal=0):
+        return (x[:, None] * y * decays).sum(-1).tril(diagonal)
+
+    inverse = torch.linalg.inv(torch.eye(40, dtype=torch.float64) + scores(read, erase, -1))
+    M = scores(Q, K) - scores(Q, erase) @ inverse @ scores(read, K, -1)
+    assert_close(M @ V, generalized(Q, K, V, read, erase, log_a)[0])
+    assert_close(M @ V, generalized_delta_rule_chunked(Q, K, V, read, erase, log_a)[0])
+    b = beta[:, None]
+    by_keys = generalized_delta_rule_chunked(Q, K, b * V, K, b * K, log_a)[0]
+    assert_close(by_keys, delta_rule(Q, K, V, beta, log_a)[0])
 
 
 @pytest.mark.claim("005:rank", "smalearn.linear_attention.delta.delta_rule_chunked")

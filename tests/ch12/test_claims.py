@@ -11,10 +11,10 @@ from oracles_ssd import inputs as drawn
 from triton_marks import needs_triton
 
 from smalearn import fast
-from smalearn.course.ch12.beyond import chunk_gradient, entering
-from smalearn.course.ch12.chunk import chunk_outputs, summarised
+from smalearn.course.ch12.beyond import decay_gradient, entering
+from smalearn.course.ch12.chunk import one_chunk
 from smalearn.course.ch12.counts import recorded_walk, walk_bytes
-from smalearn.course.ch12.packed import packed
+from smalearn.course.ch12.kernel import chunked_ssd
 from smalearn.course.ch12.walk import walk
 from smalearn.course.plots.kernels import Design
 from smalearn.course.timing import grown_bytes
@@ -32,20 +32,6 @@ def inputs(length, kind="mild", leading=(), shared=None, sizes=(20, 24), dtype=t
     return drawn(length, kind, leading, shared, dtype, state, head_dim)
 
 
-def listing(X, L, B, C, e, f, total):
-    """The four steps, one operation a line: X (chunks, Q, P), L (chunks, Q, Q), e and f (chunks, Q, 1)."""
-    scores = torch.bmm(C, B.mT)
-    weights = L * scores
-    inside = torch.bmm(weights, X)
-    decayed = f * X
-    updates = torch.bmm(B.mT, decayed)
-    H, entering = torch.zeros_like(updates[0]), torch.empty_like(updates)
-    for chunk in range(len(X)):
-        entering[chunk], H = H, total[chunk] * H + updates[chunk]
-    read = torch.bmm(C, entering)
-    return inside + e * read, H
-
-
 def listing_operands(chunks, chunk_len, state, head_dim):
     """Operands of `listing` for one head, and the same for the other forms."""
     X, log_a, B, C, _ = inputs(chunks * chunk_len, sizes=(state, head_dim))
@@ -58,7 +44,7 @@ def listing_operands(chunks, chunk_len, state, head_dim):
 
 def designs():
     """What the chapter counts for every design, and the bandwidth and peaks it takes."""
-    space = shown("12", "roofline-designs", "roofline-rows", Design=Design)
+    space = shown("12", "roofline-designs", Design=Design)
     exec(cells("12")["roofline-table"].source.partition("\n")[0], space)
     return space
 
@@ -82,16 +68,14 @@ def test_fewer_operations_in_more_launches():
 def test_bytes_and_units_order_the_designs_and_operations_do_not():
     space = designs()
     every, heads, state, head_dim = space["designs"], 128, 128, 64
-    walk, scan, loop = every["one walk"], every["scan, state on chip"], every["a launch per token"]
-    assert scan.flops == loop.flops == 6 * state * head_dim < walk.flops == 2 * 64 * (state + head_dim) + 4 * 8192
+    walk, scan = every["one walk"], every["scan, state on chip"]
+    assert scan.flops == 6 * state * head_dim < walk.flops == 2 * 64 * (state + head_dim) + 4 * 8192
     times = {name: least_seconds(one, space) for name, one in every.items()}
     assert min(times, key=times.get) == "one walk"
     assert times["scan, state on chip"] > 9 * times["one walk"]
-    assert times["a launch per token"] > 200 * times["one walk"]
-    assert every["five launches"].flops > every["four einsums"].flops
-    assert times["five launches"] < times["four einsums"] / 6
-    for one in every.values():
-        assert one.published is None or one.published < one.flops / least_seconds(one, space)
+    assert every["four einsums"].flops == walk.flops
+    assert round(every["four einsums"].bytes / walk.bytes) == 19
+    assert 0.7 < walk.flops / space["peaks"][walk.roof] / (walk.bytes / space["bandwidth"]) < 1
     # `walk_bytes` counts float32, the state too, and B and C once a head; towards memory they go once a group.
     per_token = walk_bytes(1 << 16, heads, head_dim, state, head_dim) / (1 << 16) / heads / 4
     assert per_token == 2 * head_dim + 2 * state + 1 + head_dim * state / (1 << 16)
@@ -116,8 +100,7 @@ def test_in_half_precision_it_is_at_least_half_as_good_as_plain_torch(kind):
 
 
 @pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.walk.walk")
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.chunk.summarised")
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.chunk.chunk_outputs")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.chunk.one_chunk")
 @pytest.mark.parametrize("length", [1, 16, 45])
 def test_the_two_lines_of_the_claim(length):
     X, log_a, B, C, H = inputs(length, sizes=(16, 32))
@@ -126,18 +109,19 @@ def test_the_two_lines_of_the_claim(length):
     assert_close(Y, wanted[0])
     assert_close(last.mT, wanted[1])
     if length == 16:
-        assert_close(chunk_outputs(H.mT.contiguous(), X, B, C, log_a / LOG2), wanted[0])
-        added, decay = summarised(X, B, log_a / LOG2, 16)
-        assert_close((decay * H.mT + added[0]).mT, wanted[1])
+        Y, after = one_chunk(H.mT.contiguous(), X, B, C, log_a / LOG2)
+        assert_close(Y, wanted[0])
+        assert_close(after.mT, wanted[1])
 
 
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.beyond.chunk_gradient")
-def test_the_gradient_of_a_chunk():
-    X, log_a, B, C, H = inputs(16, sizes=(16, 32))
-    dY, dH = random_tensors([(16, 32), (32, 16)], seed=5, dtype=torch.float32)
-    operands = [x.double().requires_grad_() for x in (X, log_a, B, C, H)]
-    wanted = torch.autograd.grad(ssd_recurrent(*operands), operands[0], (dY.double(), dH.double()))[0]
-    assert_close(chunk_gradient(dY, dH.mT.contiguous(), B, C, log_a / LOG2), wanted)
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.beyond.decay_gradient")
+def test_the_gradient_of_the_decays_of_a_chunk():
+    operands = [x.double().requires_grad_() for x in inputs(16, sizes=(16, 32))]
+    dY, dH = random_tensors([(16, 32), (32, 16)], seed=5)
+    Y, last = ssd_recurrent(*operands)
+    dX, wanted = torch.autograd.grad((Y, last), operands[:2], (dY, dH))
+    passed = operands[0], dX, Y, dY, last.mT.contiguous(), dH.mT.contiguous()
+    assert_close(decay_gradient(*(x.detach().float() for x in passed)), wanted)
 
 
 @pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.beyond.entering")
@@ -150,13 +134,14 @@ def test_states_that_enter_slices():
         assert_close(state, ssd_recurrent(*(x[:end] for x in (X, log_a, B, C)))[1])
 
 
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.packed.packed")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.kernel.chunked_ssd")
 @pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.mamba2.mamba2_ssd")
 def test_many_sequences_in_one_memory():
     borders = [0, 7, 7, 40, 61]
     X, log_a, B, C, _ = inputs(61, sizes=(16, 16))
     starts = inputs(1, leading=(4,), sizes=(16, 16))[4]
-    Y, last = packed(X, log_a / LOG2, B, C, starts.mT.contiguous(), torch.tensor(borders), 16)
+    heads = (x[:, None] for x in (X, log_a / LOG2, B, C, starts.mT.contiguous()))
+    Y, last = (x.squeeze(1) for x in chunked_ssd(*heads, torch.tensor(borders), 16, 16))
     dt = -log_a[:, None]  # the rate is -1, and the input x / dt
     x = torch.where(dt > 0, X / dt, 0)[:, None]
     layer, states = mamba2_ssd(
@@ -191,19 +176,19 @@ def test_the_walk_reads_and_writes_everything_once(sizes):
 @pytest.mark.parametrize(("chunks", "Q", "N", "P"), [(3, 16, 8, 4), (4, 32, 16, 24)])
 def test_what_the_listing_moves(chunks, Q, N, P):
     operands, plain = listing_operands(chunks, Q, N, P)
-    counter, (Y, H) = counted(listing, *operands)
+    listing = shown("12", "listing")["listing"]
+    counter, Y = counted(listing, *operands)
     length = chunks * Q
     assert counter.moved == length * (5 * Q + 4 * N + 11 * P + 2) + chunks * (7 * N * P + 1)
     assert counter.moved + length * Q > 3 * (length * (2 * P + 2 * N + 1) + N * P)  # + L, which has to be written
-    found, last = ssd_tiles(*plain)
-    assert_close(found, Y.flatten(0, 1))
-    assert_close(last, H.mT)
+    assert_close(ssd_tiles(*plain)[0], Y.flatten(0, 1))
 
 
 @pytest.mark.claim("004:kernel-traffic", "smalearn.fast.cpu.ssd.ssd_cpu_unchecked")
 def test_the_memory_that_both_need():
     operands, plain = listing_operands(256, 64, 64, 64)
-    assert_close(fast.ssd(*plain)[0], listing(*operands)[0].flatten(0, 1))
+    listing = shown("12", "listing")["listing"]
+    assert_close(fast.ssd(*plain)[0], listing(*operands).flatten(0, 1))
     peaks = [grown_bytes(lambda: listing(*operands)), grown_bytes(lambda: fast.ssd(*plain))]
     if sys.platform == "linux":
         steps, walked = (peak / plain[0].nbytes for peak in peaks)

@@ -165,6 +165,11 @@ def test_what_follows_a_tick(capsys):
     told = " ".join(capsys.readouterr().out.split())
     assert "in this chapter 2 of 6, next 1.3" in told
     assert first.insight in told
+    check("7.c", lambda: 1000)
+    assert " openers 1 of 3, next 7.a" in " ".join(capsys.readouterr().out.split())
+    commands.follow("1.1", "1.2", "3.1")
+    check(second, second.solution)
+    assert "on this road 2 of 3, next 3.1" in " ".join(capsys.readouterr().out.split())
 
 
 def test_solution_shows_its_source_and_its_insight(capsys):

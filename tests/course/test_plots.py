@@ -33,7 +33,7 @@ matplotlib.use("Agg")
 ATTENTION = "TN, SN, SP, TS -> TP"
 SIZES = {"T": 128, "S": 64, "N": 16, "P": 8}
 LEVELS = [Level("registers", 256 * 1024, None), Level("cache", 50 * 2**20, 5.5e12), Level("memory", 80 * 2**30, 3e12)]
-DESIGNS = {"starved": Design(10, 10, "matrix", published=3.0), "busy": Design(10_000, 10, "vector")}
+DESIGNS = {"starved": Design(10, 10, "matrix"), "busy": Design(10_000, 10, "vector")}
 ROOFS = {"matrix": 1000.0, "vector": 100.0}
 ROWS = {"a": [Span("read", 0, 2), Span("write", 2, 5)], "b": [Span("read", 1, 2)], "c": []}
 BOXES = {"x": (0, 0), "conv": (2, 0), "y": (4, 1)}

@@ -130,21 +130,20 @@ def test_every_level_has_its_figures():
 
 def test_designs_stand_under_their_roofs():
     designs = {
-        "starved": Design(10, 10, "matrix", published=3.0),
+        "starved": Design(10, 10, "matrix"),
         "busy": Design(10_000, 10, "matrix"),
         "scalar": Design(10_000, 10, "vector"),
     }
     ax = roofline(designs, 10.0, ROOFS)
     matrix, vector, *points = ax.lines
-    starved, published, busy, _ = points
-    assert [point.get_xydata().tolist() for point in points] == [[[1, 10]], [[1, 3]], [[1000, 1000]], [[1000, 100]]]
+    starved, busy, _ = points
+    assert [point.get_xydata().tolist() for point in points] == [[[1, 10]], [[1000, 1000]], [[1000, 100]]]
     assert matrix.get_ydata()[1:].tolist() == [1000, 1000]
     assert matrix.get_xdata()[1] == 100
     assert vector.get_xydata()[1].tolist() == [10, 100]
     assert np.allclose(matrix.get_ydata()[0], 10 * matrix.get_xdata()[0])
-    assert published.get_markerfacecolor() == "white"
-    assert published.get_color() == starved.get_color() != busy.get_color()
-    assert words(ax.get_legend().get_texts()) == ["starved", "starved, published", "busy", "scalar"]
+    assert starved.get_color() != busy.get_color()
+    assert words(ax.get_legend().get_texts()) == ["starved", "busy", "scalar"]
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
 
 

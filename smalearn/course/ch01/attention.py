@@ -41,7 +41,7 @@ exercise(
         "a score of 0 is not a weight of 0: what is exp(0)?": lambda: 0.0,
         "this is the weight of the token itself: the future is the rest of the row": lambda: 0.25,
         "a softmax leaves nothing out, and row 0 has one token besides the future": lambda: 1.0,
-        "this is the row's sum before it is divided: divide by 4": lambda: 3.0,
+        "this is the future's part before the division: divide it by the row's sum, 4": lambda: 3.0,
         "four tokens share the weight, not three: the token itself has a part": lambda: 2 / 3,
         "it is not one part of three: four tokens share, and three of them are the future": lambda: 1 / 3,
         "weights are shares of 1, not percents": lambda: 75.0,

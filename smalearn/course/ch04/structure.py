@@ -245,7 +245,7 @@ exercise(
         "the terms do not all need the same: write each as a sum of products f(t) g(s), and count them": lambda: 6,
         "a wave needs no number for each of its tokens: write cos(x − y) as a sum of products f(x) g(y)": lambda: 7,
         "a number for each token would be a full cache: every term has a small rank, whatever the length": lambda: 16,
-        "8 is the rank of a random mask at 16 tokens: here each term has a small rank, whatever the length": lambda: 8,
+        "8 is too many: each term has a small rank, whatever the length; write cos(x − y) in products": lambda: 8,
         "seven for a wave are too many, whatever its period: write cos(x − y) as a sum of products": lambda: 9,
     },
 )(state_numbers)

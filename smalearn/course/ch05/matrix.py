@@ -206,6 +206,7 @@ exercise(
         "state before it": "row = A[t] @ row → row = A[t] @ row if t > k else row ; range(k - 1, → range(k,",
         "your rows have B where C belongs: output t is read by C_t": "C[t] → B[t]",
         "your columns have C where B belongs: input s is written by B_s": "B[s] → C[s]",
+        "B and C have changed places: output t is read by C_t, input s is written by B_s": "C[t] → B[t] ; B[s] → C[s]",
         "the transitions of your rows are transposed: row t is C_t^T A_t ... A_k": "A[t] → A[t].mT",
         "the transitions of your columns are transposed: `B[s] @ A[t]` is A_t^T B_s. A state is a column, "
         "`A[t] @ h`": "A[s] → A[s].mT",

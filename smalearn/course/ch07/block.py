@@ -60,7 +60,7 @@ def _weights(randn, dim, heads, head_dim, state, taps):
 
 def _layer_cases(randn):
     """Length, then D, heads, P, N, K; the last text is longer than a chunk."""
-    sizes = [(1, 1, 1, 1, 1, 1), (2, 2, 1, 2, 1, 2), (4, 2, 2, 1, 2, 4), (5, 3, 2, 3, 2, 4), (70, 2, 2, 2, 3, 3)]
+    sizes = [(1, 1, 1, 2, 1, 1), (2, 2, 1, 2, 1, 2), (4, 2, 2, 1, 2, 4), (5, 3, 2, 3, 2, 4), (70, 2, 2, 2, 3, 3)]
     for length, dim, *others in sizes:
         yield randn(length, dim), _weights(randn, dim, *others)
 
@@ -150,8 +150,11 @@ exercise(
         "`xBC` holds X, B, C in this order: you take X from its end": (
             "X, B, C = → B, C, X = ; [channels, state_len, state_len] → [state_len, state_len, channels]"
         ),
-        "your heads are interleaved: head 0 has the first P channels, "
+        "your heads are interleaved when X is cut: head 0 has the first P channels, "
         "head 1 the next": "(-1, (heads, -1)).movedim(1, 0) → (-1, (-1, heads)).movedim(2, 0)",
+        "your heads are interleaved from beginning to end: head 0 has the first P channels, head 1 the next": (
+            "(-1, (heads, -1)).movedim(1, 0) → (-1, (-1, heads)).movedim(2, 0) ; Y.movedim(0, 1) → Y.movedim(0, 2)"
+        ),
         "your last rows mix heads and tokens: move the axis of heads beside the channels, "
         "then flatten": "Y.movedim(0, 1).flatten(1) → Y.reshape(len(x), -1)",
     },

@@ -27,12 +27,12 @@ def ssd(X, log_a, B, C, chunk_len):
 
 def _texts(randn):
     """Leading axes, T, P, N and the length of a chunk; at last a reset in every text."""
-    sizes = [((), 1, 1, 1, 1), ((), 5, 2, 1, 2), ((2,), 3, 1, 2, 1), ((2,), 7, 2, 3, 3), ((2, 3), 4, 2, 2, 8)]
+    sizes = [((), 1, 1, 1, 1), ((), 5, 2, 1, 2), ((2,), 3, 1, 2, 1), ((2,), 5, 2, 3, 3), ((2, 3), 3, 1, 1, 8)]
     for lead, length, head_dim, features, chunk_len in sizes:
         X, B, C = (randn(*lead, length, size) for size in (head_dim, features, features))
         yield X, decays(randn, *lead, length), B, C, chunk_len
-    X, B, C = (randn(3, 2, 8, size) for size in (2, 3, 3))
-    yield X, with_a_reset(decays(randn, 3, 2, 8)), B, C, 3
+    X, B, C = (randn(2, 6, size) for size in (1, 2, 2))  # small: a learner looks at it
+    yield X, with_a_reset(decays(randn, 2, 6)), B, C, 4
 
 
 def _as_many_texts_as_tokens(randn, length):

@@ -74,7 +74,12 @@ exercise(
     cases=_chunk_cases,
     gradient=("Q", "K", "V", "beta"),
     oracle=_chunk_loop,
-    way=Way(case=lambda randn, length: _chunk(randn, (2,), length, 2, 3), memory=2, loops=0),
+    way=Way(
+        case=lambda randn, length: _chunk(randn, (2,), length, 2, 3),
+        memory=2,
+        loops=0,
+        forbids=("torch.linalg.inv", "torch.inverse", "torch.Tensor.inverse"),
+    ),
     wrong={
         "your values are not corrected by what came in: subtract K state^T before you solve": "(V - K @ state.mT) → V",
         "Y does not read what came in: add Q state^T": "U + Q @ state.mT → U",

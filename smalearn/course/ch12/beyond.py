@@ -1,121 +1,188 @@
-"""The exercises of chapter 12 beyond the walk: the gradient of one chunk, and one sequence on several machines."""
+"""The exercises of chapter 12 beyond the walk: the gradient of decays, an inverse on a tile, several machines."""
 
 import torch
 
-from smalearn.course.ch12.ladder import DOT, decays, floats, launches, strong, without_resets
+from smalearn.course.ch12.ladder import DOT, decays, floats, launches
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
+from smalearn.ssd import ssd_recurrent
 
-# ------------------------------------------------------------------------------------------ 12.11 backward of one chunk
+# ------------------------------------------------------------------------------------- 12.10 the gradient of the decays
 
 
-def chunk_gradient(dY, dH, B, C, log2_a):
-    """The gradient of X (c, P), from dY (c, P), that of the chunk's outputs, and dH (N, P), that of the state after it.
+def decay_gradient(X, dX, Y, dY, H, dH):
+    """The gradient of each log decay of a chunk, (c,), from what its forward and its backward pass have computed.
 
-    dX = (L ∘ C Bᵀ)ᵀ dY + 2^(last − s) ∘ (B dH). B and C are (c, N), log2_a (c,), where a reset
-    is −∞; all sizes are powers of two from 16. Products of matrices are by `tl.dot`.
+    X and Y (c, P) go in and come out, H (N, P) is the state after the chunk, and d stands before a gradient. All sizes
+    are powers of two from 16.
 
-    Hint: (L ∘ C Bᵀ)ᵀ = Lᵀ ∘ (B Cᵀ): compute it so, and no product has to be transposed afterwards.
+    Hint: Let s be the running sums of log a. Y[t] has the factor e^s[t]. X[t] enters everything with e^−s[t]. And the
+    state after the chunk has e^s[last]. What does each of the three contribute to the gradient of s?
 
-    Hint: Lᵀ[i, j] = 2^(s[j] − s[i]) where j ≥ i: the same two lines as for L, with i and j exchanged, and again masked
-    before the exponential.
+    Hint: A factor e^s[t] on all of Y[t] gives ⟨Y[t], dY[t]⟩, by the chain rule; e^−s[t] gives −⟨X[t], dX[t]⟩. And the
+    last one gets ⟨H, dH⟩ besides.
 
-    Hint: The kernel is that of 12.8 with other names, decays cut off as there: dY is in the place of X, dH in that of
-    H, B in that of C and C in that of B, and 2^(last − s) in that of 2^s.
+    Hint: log a[t] is in s[t] and in all later ones: add up from t to the end. `tl.sum(ds) - tl.cumsum(ds) + ds` is
+    that, where `ds = tl.sum(Y * dY - X * dX, 1)`; to all of them comes `tl.sum(H * dH)`.
 
-    Insight: The gradient of reading is writing, and that of writing is reading: B and C change places.
+    Insight: No L, no B, no C: whatever the decays did to the numbers is in the numbers.
     """
-    (N, P), chunk_len = dH.shape, len(dY)
-    dX = torch.empty_like(dY)
-    gradient_kernel[(1,)](dY, dH, B, C, log2_a, dX, chunk_len=chunk_len, N=N, P=P)
-    return dX
+    out = torch.empty(len(X))
+    decays_kernel[(1,)](X, dX, Y, dY, H, dH, out, chunk_len=len(X), N=len(H), P=X.shape[1])
+    return out
 
 
 @triton.jit
-def gradient_kernel(dy, dh, b, c, log2_a, dx, chunk_len: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+def decays_kernel(x, dx, y, dy, h, dh, out, chunk_len: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
     """One program for one chunk."""
     i, n, p = tl.arange(0, chunk_len), tl.arange(0, N), tl.arange(0, P)
-    dY, dH = tl.load(dy + i[:, None] * P + p[None, :]), tl.load(dh + n[:, None] * P + p[None, :])
-    B, C = tl.load(b + i[:, None] * N + n[None, :]), tl.load(c + i[:, None] * N + n[None, :])
-    a = tl.load(log2_a + i)
-    a = tl.where(a < -160.0, -160.0, a)
-    s, last = tl.cumsum(a), tl.sum(a)
-    LT = tl.exp2(tl.where(i[None, :] >= i[:, None], s[None, :] - s[:, None], float("-inf")))
-    MT = tl.dot(B, tl.trans(C), input_precision="ieee") * LT
-    dX = tl.dot(B, dH.to(B.dtype), input_precision="ieee") * tl.exp2(last - s)[:, None]
-    dX += tl.dot(MT.to(dY.dtype), dY, input_precision="ieee")
-    tl.store(dx + i[:, None] * P + p[None, :], dX)
+    tokens, state = i[:, None] * P + p[None, :], n[:, None] * P + p[None, :]
+    ds = tl.sum(tl.load(y + tokens) * tl.load(dy + tokens) - tl.load(x + tokens) * tl.load(dx + tokens), 1)
+    later = tl.sum(ds) - tl.cumsum(ds) + ds
+    tl.store(out + i, later + tl.sum(tl.load(h + state) * tl.load(dh + state)))
 
 
-def _gradient(dY, dH, B, C, log2_a):
-    """By autograd through the recurrence in float64: X enters linearly, and where it stands does not matter."""
-    X = torch.zeros(dY.shape, dtype=torch.float64, requires_grad=True)
-    H, total = torch.zeros(dH.shape, dtype=torch.float64), 0
-    for t in range(len(X)):
-        H = log2_a[t].double().exp2() * H + torch.outer(B[t].double(), X[t])
-        total = total + C[t].double() @ H @ dY[t].double()
-    return torch.autograd.grad(total + (H * dH).sum(), X)[0].float()
+def _later(X, dX, Y, dY, H, dH):
+    """Token by token from the last, in float64."""
+    total, out = (H.double() * dH.double()).sum(), torch.empty(len(X))
+    for t in reversed(range(len(X))):
+        total = total + (Y[t].double() * dY[t].double()).sum() - (X[t].double() * dX[t].double()).sum()
+        out[t] = total
+    return out
+
+
+def _passed(randn, chunk_len, N, P):
+    """Forward and backward of a chunk by autograd."""
+    shapes = [(N, P), (chunk_len, P), (chunk_len, N), (chunk_len, N), (chunk_len, P), (N, P)]
+    H, X, B, C, dY, dH = (randn(*shape) for shape in shapes)
+    Y, last = ssd_recurrent(X.requires_grad_(), decays(randn, chunk_len).double(), B, C, H.mT)
+    (dX,) = torch.autograd.grad((Y, last), X, (dY, dH.mT))
+    return tuple(x.detach().float().contiguous() for x in (X, dX, Y, dY, last.mT, dH))
 
 
 def _gradient_cases(randn):
-    for number, (chunk_len, N, P) in enumerate([(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64)]):
-        dY, dH, B, C = (floats(randn, *shape) for shape in [(chunk_len, P), (N, P), (chunk_len, N), (chunk_len, N)])
-        yield dY, dH, B, C, [decays, decays, without_resets, strong][number](randn, chunk_len)
-    dY, dH, B, C = (floats(randn, *shape) for shape in [(16, 32), (16, 32), (16, 16), (16, 16)])
-    log2_a = decays(randn, 16)
-    log2_a[:2] = torch.tensor([-100.0, -50.0])  # too much for a quotient, not for a late mask
-    B[-1], log2_a[-1] = 0, -torch.inf  # nothing comes back from a large state, not 2^-20 of it either
-    yield dY, 1e4 * dH, B, C, log2_a
+    for sizes in [(16, 16, 16), (16, 32, 16), (32, 16, 64)]:
+        yield _passed(randn, *sizes)
+
+
+exercise(
+    "12.10",
+    "The gradient of the decays",
+    claim="004:listing-kernel",
+    level=3,
+    minutes=15,
+    tolerance=1e-5,
+    cases=_gradient_cases,
+    way=launches(lambda randn, length: _passed(randn, length, 16, 16)),
+    oracle=_later,
+    wrong={
+        "you add up from the first token on: "
+        "log a[t] is in s[t] and in all LATER sums": "later = → later = tl.cumsum(ds) #",
+        "these are the gradients of the running sums: log a[t] is in all of them from t on": "later = → later = ds #",
+        "a log decay is in its own running sum, too: the sum begins with t": "- tl.cumsum(ds) + ds → - tl.cumsum(ds)",
+        "the state after the chunk is missing: "
+        "it decays with all of them, ⟨H, dH⟩": "later + tl.sum( → later + 0.0 * tl.sum(",
+        "the state after the chunk is the last token's alone in your answer: all decays of the chunk have made it": (
+            "later + tl.sum(tl.load(h + state) * tl.load(dh + state)) → "
+            "later + tl.where(i == chunk_len - 1, tl.sum(tl.load(h + state) * tl.load(dh + state)), 0.0)"
+        ),
+        "what is written counts with a minus: x enters with e^−s": "- tl.load(x → + tl.load(x",
+        "only what is read counts in your answer: x enters with e^−s": "- tl.load(x → - 0.0 * tl.load(x",
+        "only what is written counts in your answer: "
+        "y has the factor e^s": "tl.load(y + tokens) → 0.0 * tl.load(y + tokens)",
+        "the sign is that of −log a": "out + i, later + tl.sum( → out + i, -later - tl.sum(",
+    },
+)(decay_gradient)
+
+
+# ---------------------------------------------------------------------------------------- 12.11 an inverse, by doubling
+
+
+def inverses(A):
+    """(I + A)^-1 of each A (c, c), zero on and above its diagonal: (chunks, c, c), c = 16, 32 or 64, by `tl.dot`.
+
+    One program for each. Products of tiles are all that it needs; powers of A would lose the digits.
+
+    Hint: The inverse of two blocks with D below is [X, 0; D, Z]^-1 = [X', 0; −Z' D X', Z']: from the inverses of blocks
+    of w tokens, those of blocks of 2w.
+
+    Hint: T holds the inverses of all blocks of w, begins as the identity with w = 1, and D is what of A lies in rows of
+    the second and columns of the first of two siblings. One formula for all pairs at once: T − T D T.
+
+    Hint: `D = tl.where((i // w == 1 + j // w) & (i // (2 * w) == j // (2 * w)), A, 0.0)` with `i = rows[:, None]`,
+    `j = rows[None, :]`; then w doubles, `while w < size:`.
+
+    Insight: 2 log₂ c products of tiles in place of c steps: that is how a delta rule uses the matrix units.
+    """
+    T = torch.empty_like(A)
+    inverse_kernel[(len(A),)](A, T, size=A.shape[-1])
+    return T
+
+
+@triton.jit
+def inverse_kernel(a, t, size: tl.constexpr):
+    """One triangle a program."""
+    rows = tl.arange(0, size)
+    i, j = rows[:, None], rows[None, :]
+    square = tl.program_id(0) * size * size + i * size + j
+    A = tl.load(a + square)
+    T = tl.where(i == j, 1.0, 0.0)
+    w = 1
+    while w < size:
+        D = tl.where((i // w == 1 + j // w) & (i // (2 * w) == j // (2 * w)), A, 0.0)
+        T -= tl.dot(tl.dot(T, D, input_precision="ieee"), T, input_precision="ieee")
+        w *= 2
+    tl.store(t + square, T)
+
+
+def _powers(A):
+    """By powers of −A: the product of I + P with P = −A, A², A⁴ and so on."""
+    one, P = torch.eye(A.shape[-1]), -A
+    T = one + P
+    for _ in range(6):
+        P = P @ P
+        T = T + P @ T
+    return T
+
+
+def _triangles(randn):
+    yield (floats(randn, 1, 16, 16).tril(-1) / 4,)
+    yield (floats(randn, 3, 32, 32).tril(-1) / 4,)
+    yield (floats(randn, 2, 64, 64).tril(-1) / 4,)
+    yield (torch.full((1, 64, 64), 1.9).tril(-1),)  # all keys alike, β = 1.9: powers of A pass 10^17, T stays small
 
 
 exercise(
     "12.11",
-    "A chunk, backwards",
+    "An inverse, by doubling",
     claim="004:listing-kernel",
     level=3,
     minutes=20,
     tolerance=1e-5,
-    cases=_gradient_cases,
+    cases=_triangles,
     way=launches(
-        lambda randn, length: (
-            *(floats(randn, *shape) for shape in [(length, 16), (16, 16), (length, 16), (length, 16)]),
-            decays(randn, length),
-        ),
+        lambda randn, length: (floats(randn, 2, length, length).tril(-1) / 8,),
+        forbids=("torch.linalg", "torch.inverse", "torch.Tensor.inverse"),
+        launched=1,
+        programs=2,
         needs=DOT,
     ),
-    oracle=_gradient,
+    oracle=lambda A: torch.linalg.inv(torch.eye(A.shape[-1]).double() + A.double()).float(),
     wrong={
-        "this multiplies by M: gradients flow the other way, by its transpose": "MT.to(dY.dtype) → tl.trans(MT)",
-        "what flows back through the state is missing: f ∘ (B dH)": "dX = tl.dot → dX = 0.0 * tl.dot",
-        "what the chunk's own later tokens have read is missing: Mᵀ dY": "dX += → dX += 0.0 *",
-        "a token reaches the state after the chunk by the decays BEHIND it, `last - s`": "last - s → s",
-        "the state's gradient decays by the whole chunk: "
-        "from token t on only what follows counts": "last - s → last + 0.0 * s",
-        "in your answer the state's gradient does not decay: it must, by `tl.exp2(last - s)`": "last - s → 0.0 * s",
-        "you cut off running sums: cut every single log decay, before you add them up": (
-            "s, last = tl.cumsum(a), tl.sum(a) → s = tl.maximum(tl.cumsum(a), -160.0)\n    last = tl.min(s) ; "
-            "a = tl.where(a < -160.0, -160.0, a) → pass"
-        ),
-        "B and C are exchanged in the scores: Mᵀ = Lᵀ ∘ B Cᵀ": "tl.dot(B, tl.trans(C) → tl.dot(C, tl.trans(B)",
-        "the scores are masked but do not decay: Lᵀ has the decays of L": "s[None, :] - s[:, None] → 0.0 * s[None, :]",
-        "your exponent is that of L: "
-        "row i of its transpose has s[j] − s[i]": "s[None, :] - s[:, None] → s[:, None] - s[None, :]",
-        "the exponent is masked with 0, and 2^0 is 1: the past gets gradients of the future's": 'float("-inf") → 0.0',
-        "L is not transposed: row i of Lᵀ has what token i meets later, j "
-        "≥ i": "i[None, :] >= i[:, None], s[None, :] - s[:, None] → i[:, None] >= i[None, :], s[:, None] - s[None, :]",
-        "−∞ minus −∞ is no number: "
-        "a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": "tl.where(a < -160.0, -160.0, a) → a",
-        "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
-            'tl.exp2(tl.where(i[None, :] >= i[:, None], s[None, :] - s[:, None], float("-inf"))) → '
-            "tl.exp2(s[None, :] - s[:, None]) * (i[None, :] >= i[:, None])"
-        ),
-        "L is 2^s · 2^(−s), and the second factor overflows: subtract the exponents first": (
-            'tl.exp2(tl.where(i[None, :] >= i[:, None], s[None, :] - s[:, None], float("-inf"))) → '
-            "tl.where(i[None, :] >= i[:, None], tl.exp2(s)[None, :] * tl.exp2(-s)[:, None], 0.0)"
-        ),
+        "powers of A lose all digits where keys are alike: join the inverses of blocks": _powers,
+        "blocks of two tokens are joined, and no larger ones: w doubles up to c": "while w < size → while w < 2",
+        "the last level is missing: blocks of c/2 are joined, too": "while w < size → while w < size // 2",
+        "this is the inverse of I − A: the corner of that of I + A is −Z' D X'": "T -= → T +=",
+        "D stands between the two inverses, Z' D X', "
+        "and they do not commute": "tl.dot(tl.dot(T, D → tl.dot(tl.dot(D, T",
+        "rows and columns of D are exchanged: "
+        "it lies below the diagonal": "i // w == 1 + j // w → j // w == 1 + i // w",
+        "only siblings are joined: blocks with the same parent, i // (2 w)": "i // (2 * w) == j // (2 * w) → i >= j",
+        "this is (I + A)^-1 − I": "t + square, T → t + square, T - tl.where(i == j, 1.0, 0.0)",
+        "this is I − A, the first power alone": lambda A: torch.eye(A.shape[-1]) - A,
     },
-)(chunk_gradient)
+)(inverses)
 
 
 # ----------------------------------------------------------------------------------------------- 12.12 several machines
@@ -140,13 +207,9 @@ def entering(decays, ends):
     return torch.stack(states)
 
 
-def _states(decays, ends):
-    """Machine after machine; the state that enters each."""
-    H, states = torch.zeros_like(ends[0]), []
-    for r in range(len(ends)):
-        states.append(H)
-        H = decays[r] * H + ends[r]
-    return torch.stack(states)
+def _before(decays, ends, r):
+    """What has reached slice r: each earlier slice's end, times the decays of those between."""
+    return sum((decays[k + 1 : r].prod() * ends[k] for k in range(r)), torch.zeros_like(ends[0]))
 
 
 def _divided(decays, ends):
@@ -171,7 +234,7 @@ exercise(
     level=2,
     minutes=8,
     cases=_machine_cases,
-    oracle=_states,
+    oracle=lambda decays, ends: torch.stack([_before(decays, ends, r) for r in range(len(ends))]),
     wrong={
         "machine r counts its own slice too: what enters it is to its left": "append(H) → append(a * H + E)",
         "in your answer what comes from further left does not decay: it must, by each slice's decay": "a * H → H",

@@ -7,7 +7,7 @@ from smalearn.course.exercises.core import exercise
 __all__ = ["decay_tile"]
 
 
-# --------------------------------------------------------------------------------------------- 12.7 where L breaks
+# --------------------------------------------------------------------------------------------- 12.6 where L breaks
 
 
 def break_exponents(form, least, length):
@@ -49,7 +49,7 @@ def _break_cases(randn):
 
 
 exercise(
-    "12.7",
+    "12.6",
     "Where exponents break",
     claim="004:listing-kernel",
     kind="break",

@@ -5,7 +5,7 @@ it.
 """
 
 from smalearn.course.exercises.author import verify
-from smalearn.course.exercises.commands import CheckFailed, case, check, hint, solution
+from smalearn.course.exercises.commands import CheckFailed, case, check, follow, hint, solution
 from smalearn.course.exercises.core import Exercise, Randn, exercise, register, registry
 from smalearn.course.exercises.judge import AnswerKey, Result, evaluate
 from smalearn.course.exercises.way import Way
@@ -21,6 +21,7 @@ __all__ = [
     "check",
     "evaluate",
     "exercise",
+    "follow",
     "hint",
     "register",
     "registry",

@@ -19,7 +19,7 @@ from smalearn.course.exercises.judge import LIMIT, Result, evaluate
 from smalearn.course.exercises.report import WIDTH, record, render, show, show_code
 from smalearn.course.exercises.run import run
 
-__all__ = ["CheckFailed", "case", "check", "hint", "solution"]
+__all__ = ["CheckFailed", "case", "check", "follow", "hint", "solution"]
 
 
 @dataclass
@@ -29,11 +29,17 @@ class _Session:
     hints: Counter[str] = field(default_factory=Counter)  # shown so far
     wrong: Counter[str] = field(default_factory=Counter)  # attempts since the last hint
     attempts: dict[str, tuple[Callable, Result]] = field(default_factory=dict)  # the latest one and its result
+    road: tuple[str, ...] = ()  # the exercises of a notebook that is no chapter
 
 
 _session = _Session()  # global, as a cell calls `hint("1.2")` and hands over nothing that could hold it
 SLOWER = 3  # times as long as our solution
 OURS = "this is our solution, which an earlier check handed back; run the cell with your function first"
+
+
+def follow(*ids: str) -> None:
+    """Let `check` count, and name the next of, these exercises in place of the chapter's: a road through chapters."""
+    _session.road = ids
 
 
 class CheckFailed(AssertionError):  # noqa: N818 - it reports an attempt, not a fault of the program
@@ -108,20 +114,23 @@ def _seconds(function: Callable, arguments: tuple) -> float:
 
 
 def _chapter(exercise: Exercise) -> dict[str, str]:
-    """The outcome in this session of each exercise, or each opener, of the chapter; nothing for one in no chapter."""
+    """The outcome in this session of each exercise, or opener, of road or chapter; nothing for one in no chapter."""
     chapter = exercise.id.partition(".")[0]
     tried = {id: result.outcome for id, (_, result) in _session.attempts.items()}
     ids = [id for id, one in registry().items() if id.partition(".")[0] == chapter and one.opener == exercise.opener]
+    ids = _session.road if exercise.id in _session.road else ids
     return {id: tried.get(id, "not started") for id in ids}
 
 
 def _next(exercise: Exercise) -> list[str]:
-    """How many exercises of the chapter pass, and which is next."""
+    """How many exercises or openers of the chapter pass, and which is next."""
     if not (outcomes := _chapter(exercise)):
         return []
     following = [f"next {id} {registry()[id].title}" for id, outcome in outcomes.items() if outcome != "passed"]
     passed = list(outcomes.values()).count("passed")
-    return [f"in this chapter {passed} of {len(outcomes)}", *(following[:1] or ["all done"])]
+    where = "openers" if exercise.opener else "in this chapter"
+    where = "on this road" if exercise.id in _session.road else where
+    return [f"{where} {passed} of {len(outcomes)}", *(following[:1] or ["all done"])]
 
 
 def _dots(exercise: Exercise) -> str:

@@ -60,8 +60,8 @@ class Unusual:
 
 
 def sentence_case(text: str) -> str:
-    """Begin with a capital, unless the beginning is a name or a formula: "q·k", "a_j", "exp(x)"."""
-    return text[0].upper() + text[1:] if re.match(r"(a|[a-z]{2,})[ ,:']", text) else text
+    """Begin with a capital, unless the beginning is a name or a formula: "q·k", "a_j", "exp(x)", "dt"."""
+    return text[0].upper() + text[1:] if re.match(r"(a|(?!dt )[a-z]{2,})[ ,:']", text) else text
 
 
 def kind(value: object) -> str:
@@ -184,7 +184,7 @@ def _difference(answer: object, target: object, tolerance: float) -> Difference 
         answer = answer.item()
         got = kind(answer)
     if expected != got:
-        return Difference(f"Wrong type: expected {expected}, got {got}{_remedy(expected, answer)}")
+        return Difference(f"Wrong type: expected {expected}, got {got}{_remedy(target, answer)}")
     if expected == "a tensor":
         return _tensors(answer, target, tolerance)
     if expected == "a number":
@@ -192,14 +192,15 @@ def _difference(answer: object, target: object, tolerance: float) -> Difference 
     return None if answer == target else Difference("Wrong answer", target, answer, in_form=True)
 
 
-def _remedy(expected: str, answer: object) -> str:
+def _remedy(target: object, answer: object) -> str:
     """Name the call that turns an answer of another kind into the expected one, where one call does."""
-    listed = isinstance(answer, list | tuple) and len(answer) > 0
-    tensors = listed and all(isinstance(item, torch.Tensor) for item in answer)
-    strings = listed and all(isinstance(item, str) for item in answer)
+    expected, items = kind(target), answer if isinstance(answer, list | tuple) else ()
+    tensors = [item for item in items if isinstance(item, torch.Tensor)]
+    strings = len(items) > 0 and all(isinstance(item, str) for item in items)
+    rows = expected == "a tensor" and len(items) == len(tensors) > 0
     remedies = {
-        "torch.stack(...)": expected == "a tensor" and tensors,
-        "torch.tensor(...)": expected == "a tensor" and listed and not tensors,
+        "torch.stack(...)": rows and all((len(items), *item.shape) == target.shape for item in tensors),
+        "torch.tensor(...)": expected == "a tensor" and len(items) > 0 and not tensors,
         "torch.from_numpy(...)": expected == "a tensor" and isinstance(answer, np.ndarray),
         '"".join(...)': expected == "a string" and strings,
         ".item()": expected in ("a number", "a bool") and isinstance(answer, torch.Tensor) and answer.numel() == 1,

@@ -183,9 +183,9 @@ class AnswerKey:
         axes from the front is wrong in all cases with leading axes, whatever else is wrong: then the others decide.
         """
         wrong, leading = [k for k, verdict in enumerate(self.verdicts(calls)) if verdict], with_leading_axes(self.cases)
-        ways = [range(len(calls))]
-        if leading and set(leading) < set(wrong):
-            ways.append([k for k in range(len(calls)) if k not in leading])
+        ways, others = [range(len(calls))], [k for k in range(len(calls)) if k not in leading]
+        if set(leading) < set(wrong) and any(k in wrong and not calls[k].modified for k in others):
+            ways.append(others)
         for numbers in ways:
             for sentence, known in self.known.items():
                 trios = ((calls[k], known[k], self.targets[k]) for k in numbers)

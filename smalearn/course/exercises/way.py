@@ -78,7 +78,7 @@ def measure(
 
     Whatever the way, it must not take from the library what is not `welcome`.
     """
-    said = []
+    said = []  # of the library's own work nothing else is said: its loops are not the learner's
     with contextlib.suppress(Exception):  # an attempt may be any object, which may raise when one looks at it
         said += [f"`{found}` is smalearn's: write it yourself" for found in [taken(attempt, welcome)] if found]
     if not way:
@@ -94,7 +94,7 @@ def measure(
         calls += run(attempt, [case], 0, LIMIT).calls if one.call.error else [one.call]
     if any(one.left or one.call.error for one in traces):
         return calls, said
-    return calls, said + _detours(way, attempt, names, cases, small, large)
+    return calls, said or _detours(way, attempt, names, cases, small, large)
 
 
 def _detours(way, attempt, names, cases, small, large):
@@ -246,20 +246,27 @@ def _rounded(attempt, case):
 
 def _in_halves(way, attempt, names, case):
     """What is amiss with some arguments in half precision: an error, a first output that is not, others that are."""
-    narrow = [x.half() if name in way.halves else x for name, x in zip(names, case, strict=True)]
+    found = (_in_half(way, attempt, names, case, dtype) for dtype in (torch.float16, torch.bfloat16))
+    return next(filter(None, found), "")
+
+
+def _in_half(way, attempt, names, case, dtype):
+    """The same for one of the two types."""
+    narrow = [x.to(dtype) if name in way.halves else x for name, x in zip(names, case, strict=True)]
     calls = run(attempt, [tuple(narrow)], 0, LIMIT).calls
     if not calls:
         return ""
     if calls[0].error:
         return f"it stops: {calls[0].error[-1]}"
     outputs = calls[0].answer if isinstance(calls[0].answer, tuple) else (calls[0].answer,)
-    first, *others = (str(getattr(x, "dtype", "torch.float16")).removeprefix("torch.") for x in outputs)
-    if first != "float16":
+    half = str(dtype).removeprefix("torch.")
+    first, *others = (str(getattr(x, "dtype", dtype)).removeprefix("torch.") for x in outputs)
+    if first != half:
         return f"its output is {first}"
-    if "float16" in others:
-        return "the state it returns is float16, where digits of a sum are lost"
-    if any(torch.equal(x, x.half().to(x.dtype)) for x in outputs[1:]):
-        return "what it carries on has been rounded to float16, in which digits of a sum are lost"
+    if half in others:
+        return f"the state it returns is {half}, where digits of a sum are lost"
+    if any(torch.equal(x, x.to(dtype).to(x.dtype)) for x in outputs[1:]):
+        return f"what it carries on has been rounded to {half}, in which digits of a sum are lost"
     return ""
 
 

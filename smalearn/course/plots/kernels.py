@@ -28,12 +28,11 @@ class Level(NamedTuple):
 
 
 class Design(NamedTuple):
-    """Way to compute something: its work, its traffic, the roof it works under, and a published rate, if any."""
+    """Way to compute something: its work, its traffic, and the roof it works under."""
 
     flops: float
     bytes: float
     roof: str
-    published: float | None = None
 
 
 class Span(NamedTuple):
@@ -75,8 +74,8 @@ def roofline(
 ) -> Axes:
     """Rate against intensity: rate = min(roof, bandwidth · flops / bytes), the most that a machine allows.
 
-    A full marker is that bound for a design whose work and traffic were counted; a hollow one below it is a rate that
-    somebody has published. `bandwidth` is in bytes a second, `roofs` names operations a second of arithmetic units.
+    A marker is that bound for a design whose work and traffic were counted. `bandwidth` is in bytes a second, `roofs`
+    names operations a second of arithmetic units.
     """
     ax = own_axes("roofline", ax, (7.5, 4.4), title)
     places = {name: design.flops / design.bytes for name, design in designs.items()}
@@ -89,9 +88,6 @@ def roofline(
         style = {"marker": MARKERS[number % len(MARKERS)], "color": f"C{number % 7}", "linestyle": "none"}
         bound = min(places[name] * bandwidth, roofs[design.roof])
         ax.plot([places[name]], [bound], label=name, markersize=8, **style)
-        if design.published is not None:
-            label = f"{name}, published"
-            ax.plot([places[name]], [design.published], markerfacecolor="white", markersize=8, label=label, **style)
     ax.legend(handles=ax.lines[len(roofs) :], loc="upper left")
     ax.set(xscale="log", yscale="log", xlabel="flops for each byte moved", ylabel="flops per second")
     ax.grid(True)

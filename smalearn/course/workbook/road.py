@@ -12,25 +12,26 @@ __all__ = ["NAME", "PLACES", "afternoon", "hours", "made", "progress", "table"]
 
 NAME, TAG = Path("afternoon.ipynb"), "afternoon"
 PLACES = {  # chapter: minutes, what one does there, and what one needs to know of the cells that are skipped
-    "01": (24, "attention in three steps, its mask, and the orders of one formula", ""),
+    "01": (22, "attention in three steps, its mask, and the orders of one formula", ""),
     "03": (
         14,
         "another order: a state in place of all keys, and gates that let it fade",
-        "Without a mask two products remain, and brackets may move: $(QK^\\top)V = Q(K^\\top V)$.",
+        "The mask stays; the division of the softmax does not come back, and no model below has one.",
     ),
-    "04": (17, "decays are a mask, whose blocks are one column times one row", ""),
-    "05": (26, "a recurrence is a matrix, and the past reaches the future through N numbers", ""),
+    "04": (
+        11,
+        "decays are a mask, whose blocks are one column times one row",
+        "Of the three steps of (15), $H = LZ$ alone knows about time. With the ones of the causal mask it is a running "
+        "sum. **Which property of the ones did that use?**",
+    ),
+    "05": (19, "a recurrence is a matrix, and the past reaches the future through N numbers", ""),
     "06": (
-        72,
+        74,
         "both are one; the four steps of the fast algorithm, and `my_ssd.py`",
         "Of the state space models take those whose transition is one number a token, for $P$ channels at once: "
         "$H_t = a_t H_{t-1} + X_t B_t^\\top$, $Y_t = H_t C_t$.",
     ),
-    "07": (
-        53,
-        "a clock, a convolution, the layer, and `my_mamba2.py`, which writes",
-        "Mamba takes the input of a step as one kick at its end, $\\bar B = \\Delta B$, where chapter 05 holds it.",
-    ),
+    "07": (72, "a clock, a convolution, the layer, and `my_mamba2.py`, which writes", ""),
 }
 OPENING = """# Your own Mamba-2 in an afternoon
 
@@ -64,12 +65,13 @@ def afternoon(folder: Path) -> Notebook:
     chapters = _chapters(folder)
     cells = [_text(TAG, OPENING.format(hours=hours().capitalize(), table=table(folder)))]
     setup = {"cell_type": "code", "id": "setup", "metadata": {"tags": ["setup"]}, "execution_count": None}
-    cells.append(setup | {"outputs": [], "source": _setup(chapter["cells"] for _, chapter in chapters)})
+    cells.append(setup | {"outputs": [], "source": ""})
     for path, chapter in chapters:
         number = _number(path)
         minutes, _, needed = PLACES[number]
         cells.append(_text(number, f"# {_title(chapter)}\n\n*{minutes} minutes.* {needed}".strip()))
         cells += (cell | {"id": f"{number}-{cell['id']}"} for cell in _part(path, chapter))
+    cells[1]["source"] = _setup([chapter["cells"] for _, chapter in chapters], exercises({"cells": cells}))
     metadata = next((chapter["metadata"] for _, chapter in chapters), {})
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
@@ -124,9 +126,9 @@ def _part(path: Path, chapter: Notebook) -> Iterator[dict]:
             yield _text(f"rest-{section}", f"*The rest of section {section} stands in {where}.*")
 
 
-def _setup(chapters: Iterable[list[dict]]) -> str:
-    """Write once what the chapters' first cells of code do, and what tagged cells need of the imports of others."""
-    modules, others = {}, {}
+def _setup(chapters: Iterable[list[dict]], ids: Iterable[str]) -> str:
+    """Write once what the chapters' first cells of code do, what tagged cells need of others' imports, and the road."""
+    modules, others = {"smalearn.course": {"follow": None}}, {}
     for cells in chapters:
         first, *code = (cell for cell in cells if cell["cell_type"] == "code")
         trees = [ast.parse(cell["source"]) for cell in code if _tagged(cell)]
@@ -140,4 +142,5 @@ def _setup(chapters: Iterable[list[dict]]) -> str:
                     others[ast.unparse(node)] = None
     lines = [f"import {name}" for name in sorted(modules.pop("", ()))]
     lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(modules.items()) if names]
-    return "\n".join([*lines, "", *others])
+    road = ", ".join(f'"{id}"' for id in ids)
+    return "\n".join([*lines, "", *others, f"follow({road})"])

@@ -1,22 +1,22 @@
 """The gated delta rule on a CPU at the speed of its matrix products: plain PyTorch, with a backward of its own.
 
-In a chunk, with s the running sums of its log_a, L, e and f as in `fast.cpu.ssd`, H (N, P) the state before the chunk,
-transposed, and B = diag(β),
+In a chunk, with s the running sums of its log_a, L, e and f as in `fast.cpu.ssd`, R the keys that read, in the delta
+rule K, H (N, P) the state before the chunk, transposed, and B = diag(β),
 
-    [A; S] = [L B; L B] ∘ [K; Q] K^T                       of A what is below the diagonal
-    E  = (I + A)^-1 (V - (e ∘ K) H)                        what the memory, when it is asked, lacks of the values
+    [A; S] = [L B; L B] ∘ [R; Q] K^T                       of A what is below the diagonal
+    E  = (I + A)^-1 (V - (e ∘ R) H)                        what the memory, when it is asked, lacks of the values
     Y  = S E + (e ∘ Q) H
     H' = exp(s_last) H + (f ∘ B K)^T E
 
 β stands beside the keys that write, and not beside the errors E, so that β = 0 divides nothing. The inverse is a
 triangular solve; all but E and H' is computed for all chunks of a block at once. Backward, with dH' the gradient of the
-state after the chunk and R = [-dV; dY],
+state after the chunk and G = [-dV; dY],
 
     dV = (I + A)^-T (S^T dY + (f ∘ B K) dH')               the adjoint of a solve: the solve with the transpose
-    dH = exp(s_last) dH' + (e ∘ [K; Q])^T R
-    D  = L ∘ (R E^T)                                       of the upper half what is below the diagonal
-    d[K; Q] = D B K + e ∘ (R H^T)                          through the keys and queries that read
-    d(B K)  = D^T [K; Q] + f ∘ (E dH'^T)                   through the keys that write
+    dH = exp(s_last) dH' + (e ∘ [R; Q])^T G
+    D  = L ∘ (G E^T)                                       of the upper half what is below the diagonal
+    d[R; Q] = D B K + e ∘ (G H^T)                          through the keys and queries that read
+    d(B K)  = D^T [R; Q] + f ∘ (E dH'^T)                   through the keys that write
 
 then dβ is the sum of K ∘ d(B K) over the features, and dlog_a collects what crosses each token, as in `Scan`.
 """
@@ -31,7 +31,9 @@ from smalearn.fast.cpu.folded import FoldedScan, decay_
 from smalearn.fast.cpu.memory import empty_like
 from smalearn.fast.cpu.scan import flow
 from smalearn.fast.groups import grouped
-from smalearn.linear_attention.delta import correct_in_chunks
+from smalearn.linear_attention.delta import weigh_keys
+from smalearn.linear_attention.generalized_delta import correct_in_chunks
+from smalearn.linear_attention.inputs import key_gate
 
 __all__ = ["delta_rule_cpu_unchecked"]
 
@@ -41,6 +43,8 @@ CACHE = 1 << 21
 """Numbers that a block may use at once, 8 MiB in float32: half takes 1.05 and 1.1 times as long, double 1.1 and 1.0."""
 MILD = -40.0
 """Sum of a chunk's log_a from which on exp(s_i - s_j) is exp(s_i) exp(-s_j): float32 ends at exp(88)."""
+ABOVE_ONE = 1 + 1e-4
+"""A β r·k from which on A is computed in float64; with unit keys and β = 1 it is 1 but for rounding."""
 
 
 def delta_rule_cpu_unchecked(
@@ -50,9 +54,13 @@ def delta_rule_cpu_unchecked(
     beta: torch.Tensor,
     log_a: torch.Tensor | None,
     initial_state: torch.Tensor | None,
+    read: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`fast.delta_rule` on a CPU, of tensors that have been checked, with one decay per token or none."""
-    operands, restore = grouped(V, log_a, K, Q, initial_state, beta)
+    """`fast.delta_rule` on a CPU, of tensors that have been checked, with one decay per token or none.
+
+    With `read` (..., T, N) these keys read the memory, and K are those along which is erased and written.
+    """
+    operands, restore = grouped(V, log_a, K, Q, initial_state, beta, read)
     return restore(*OPERATOR(*operands))
 
 
@@ -61,7 +69,8 @@ class Block(NamedTuple):
 
     Attributes:
         V: (K, n, Q, P).
-        KQ: (K, n, 2·Q, N), the keys and below them the queries.
+        RQ: (K, n, 2·Q, N), the keys that read and below them the queries.
+        K: (K, n, Q, N), the keys that write.
         writes: (K, n, Q, N), f ∘ B K.
         scores: (K, n, 2·Q, Q), A and below it S.
         beta: (K, n, Q, 1).
@@ -71,7 +80,8 @@ class Block(NamedTuple):
     """
 
     V: torch.Tensor
-    KQ: torch.Tensor
+    RQ: torch.Tensor
+    K: torch.Tensor
     writes: torch.Tensor
     scores: torch.Tensor
     beta: torch.Tensor
@@ -89,58 +99,63 @@ class DeltaScan(FoldedScan):
         K: (b, g, 1, T, N).
         Q: (b, g, 1, T, N).
         beta: (b, g, 1, T).
+        read: (b, g, 1, T, N), or None for K.
         block: tokens of a block, from `_block_len`.
     """
 
-    def __init__(self, V, log_a, K, Q, beta, block):
+    def __init__(self, V, log_a, K, Q, beta, read, block):
         super().__init__(V, log_a, K, Q, block)
-        self.beta, self.chunk_len = beta, _chunk_len(V)
+        self.beta, self.read, self.chunk_len = beta, read, _chunk_len(V)
 
     def _forward_block(self, start, H, Y):
         """The formulas above for one block; H becomes the state after it."""
         block, H = self._read(start), H.squeeze(2)
-        T, V, KQ, E = self._inverse(block), block.V, block.KQ, self.scratch("E", *block.V.shape)
-        said = self.scratch("said", *KQ.shape[:-1], V.shape[-1])  # by the memory, to keys and to queries
+        T, V, RQ, E = self._inverse(block), block.V, block.RQ, self.scratch("E", *block.V.shape)
+        said = self.scratch("said", *RQ.shape[:-1], V.shape[-1])  # by the memory, to keys and to queries
         to_keys, to_queries = self._halves(said)
         e = block.decays[0] if block.decays else V.new_ones(len(V), 1, 1, 1)
-        chunks = zip(T, V, KQ, E, said, to_keys, e, block.writes.mT, block.totals, strict=True)
-        for T_k, V_k, KQ_k, E_k, said_k, to_keys_k, e_k, K_k, total in chunks:
-            torch.bmm(KQ_k, H, out=said_k)
+        chunks = zip(T, V, RQ, E, said, to_keys, e, block.writes.mT, block.totals, strict=True)
+        for T_k, V_k, RQ_k, E_k, said_k, to_keys_k, e_k, K_k, total in chunks:
+            torch.bmm(RQ_k, H, out=said_k)
             torch.bmm(T_k, V_k.addcmul_(to_keys_k, e_k, value=-1), out=E_k)
             decay_(H, total).baddbmm_(K_k, E_k)
         y = self._multiply("y", self._halves(block.scores)[1], E)
         self._put_heads(Y, start, y.addcmul_(to_queries, e))
 
-    def _backward_block(self, start, dY, H, dH, dV, dlog_a, dK, dQ, dbeta):
+    def _backward_block(self, start, dY, H, dH, dV, dlog_a, dK, dQ, dbeta, dread):
         """The formulas above for one block; dH becomes the gradient of the state before it."""
         block = self._read(start)
         T, E, Z = self._solve(block)
         H = self._correct(block, E, Z, H.squeeze(2))
-        R, eR, dH = self._correct_back(block, T, self._heads("dY", dY, start), dH.squeeze(2))
-        D = self._multiply("D", R, E.mT)
+        G, eG, dH = self._correct_back(block, T, self._heads("dY", dY, start), dH.squeeze(2))
+        D = self._multiply("D", G, E.mT)
         for half, diagonal in zip(self._halves(D), (-1, 0), strict=True):
             half.tril_(diagonal)
-        read, write = self._multiply("read", eR, H.mT), self._multiply("write", E, dH.mT)
+        read, write = self._multiply("read", eG, H.mT), self._multiply("write", E, dH.mT)
         if block.decays:
             _, f, L = block.decays
             write.mul_(f)
             self._put_heads(dlog_a[..., None], start, self._flow(block, D, read, write, H, dH)[..., None])
             self._twice(D).mul_(L[:, :, None])
-        keys = self._halves(block.KQ)[0]
-        write.flatten(0, 1).baddbmm_(D.flatten(0, 1).mT, block.KQ.flatten(0, 1))
+        write.flatten(0, 1).baddbmm_(D.flatten(0, 1).mT, block.RQ.flatten(0, 1))
         self._twice(D).mul_(block.beta.mT[:, :, None])
-        read.flatten(0, 1).baddbmm_(D.flatten(0, 1), keys.flatten(0, 1))
+        read.flatten(0, 1).baddbmm_(D.flatten(0, 1), block.K.flatten(0, 1))
         of_keys, of_queries = self._halves(read)
-        self._put_heads(dbeta[..., None], start, self._dot("product", keys, write))
-        self._put_heads(dK, start, write.mul_(block.beta).add_(of_keys))
+        self._put_heads(dbeta[..., None], start, self._dot("product", block.K, write))
+        write.mul_(block.beta)
+        if dread is None:
+            write.add_(of_keys)
+        else:
+            self._put_heads(dread, start, of_keys)
+        self._put_heads(dK, start, write)
         self._put_heads(dQ, start, of_queries)
-        self._put_heads(dV, start, self._halves(R)[0].neg())
+        self._put_heads(dV, start, self._halves(G)[0].neg())
 
     def _flow(self, block, D, read, write, H, dH):
         """Gradient of log_a (K, n, Q), from what crosses the borders of the chunks and D inside."""
         inside = torch.mul(D, block.scores, out=self.scratch("inside", *D.shape))
-        past = self._dot("products", read, block.KQ)
-        future = self._dot("product", write, self._halves(block.KQ)[0]) * block.beta
+        past = self._dot("products", read, block.RQ)
+        future = self._dot("product", write, block.K) * block.beta
         through = self._dot("states product", H.flatten(2), dH.flatten(2)) * torch.stack(block.totals)[..., 0]
         return flow(*(self._twice(x).sum(2) for x in (inside, past[..., 0])), future[..., 0], through)
 
@@ -156,31 +171,31 @@ class DeltaScan(FoldedScan):
         return states
 
     def _correct_back(self, block, T, dY, dH):
-        """R = [-dV; dY], e ∘ R, and the gradients (K, n, N, P) of the states after the chunks, of which dH is the last.
+        """G = [-dV; dY], e ∘ G, and the gradients (K, n, N, P) of the states after the chunks, of which dH is the last.
 
         dH becomes the gradient of the state before the first.
         """
         _, S = self._halves(block.scores)
         dV, Z = self._multiply("dV", T.mT, self._multiply("y", S.mT, dY)), self._multiply("Z", T.mT, block.writes)
-        R = self.scratch("R", *dV.shape[:2], 2 * self.chunk_len, dV.shape[-1])
-        self._halves(R)[1].copy_(dY)
-        eR = R if block.decays is None else self.scratch("eR", *R.shape)
+        G = self.scratch("G", *dV.shape[:2], 2 * self.chunk_len, dV.shape[-1])
+        self._halves(G)[1].copy_(dY)
+        eG = G if block.decays is None else self.scratch("eG", *G.shape)
         states = self.scratch("dstates", len(dV), *dH.shape)
         states[-1] = dH
         for k in reversed(range(len(dV))):
-            torch.neg(dV[k].baddbmm_(Z[k], states[k]), out=R[k, :, : self.chunk_len])
+            torch.neg(dV[k].baddbmm_(Z[k], states[k]), out=G[k, :, : self.chunk_len])
             if block.decays:
-                torch.mul(R[k].unflatten(1, (2, -1)), block.decays[0][k, :, None], out=eR[k].unflatten(1, (2, -1)))
+                torch.mul(G[k].unflatten(1, (2, -1)), block.decays[0][k, :, None], out=eG[k].unflatten(1, (2, -1)))
             before, total = states[k - 1] if k else dH, block.totals[k]
             torch.mul(states[k], 1 if total is None else total, out=before)
-            before.baddbmm_(block.KQ[k].mT, eR[k])
-        return R, eR, states
+            before.baddbmm_(block.RQ[k].mT, eG[k])
+        return G, eG, states
 
     def _solve(self, block):
-        """T, T V and T (e ∘ K)."""
+        """T, T V and T (e ∘ R)."""
         T = self._inverse(block)
         Te = T if block.decays is None else torch.mul(T, block.decays[0].mT, out=self.scratch("Te", *T.shape))
-        return T, self._multiply("E", T, block.V), self._multiply("Z", Te, self._halves(block.KQ)[0])
+        return T, self._multiply("E", T, block.V), self._multiply("Z", Te, self._halves(block.RQ)[0])
 
     def _inverse(self, block):
         """T = (I + A)^-1."""
@@ -191,11 +206,12 @@ class DeltaScan(FoldedScan):
         return T.to(self.scratch.dtype)
 
     def _system(self, block):
-        """A; in float64 where a β is above 1: with keys that are alike, rounding comes out of T many times as large."""
-        if bool((block.beta <= 1).all()):
-            return self._halves(block.scores)[0]
-        keys = self._halves(block.KQ)[0].double()
-        A = (keys @ keys.mT).mul_(block.beta.mT)
+        """A; in float64 where a β r·k is above 1: with keys alike, rounding comes out of T many times as large."""
+        A = self._halves(block.scores)[0]
+        if bool((A.diagonal(dim1=-2, dim2=-1) <= ABOVE_ONE).all()):
+            return A
+        reads = self._halves(block.RQ)[0].double()
+        A = (reads @ block.K.double().mT).mul_(block.beta.mT)
         if block.sums is not None:
             A.mul_((block.sums[..., :, None] - block.sums[..., None, :]).clamp_(max=0).exp_())
         return A
@@ -203,11 +219,11 @@ class DeltaScan(FoldedScan):
     def _read(self, start):
         """The operands of a block."""
         V, beta = self._heads("V", self.X, start), self._heads("beta", self.beta[..., None], start)
-        KQ = self.scratch("KQ", *V.shape[:2], 2 * self.chunk_len, self.state)
-        for half, x in zip(self._halves(KQ), (self.B, self.C), strict=True):
+        RQ = self.scratch("RQ", *V.shape[:2], 2 * self.chunk_len, self.state)
+        for half, x in zip(self._halves(RQ), (self.B if self.read is None else self.read, self.C), strict=True):
             half.unflatten(1, (self.b, self.g)).copy_(self._chunks(x, start).squeeze(3))
-        keys = self._halves(KQ)[0]
-        scores = self._multiply("scores", KQ, keys.mT)
+        keys = self._halves(RQ)[0] if self.read is None else self._heads("K", self.B, start)
+        scores = self._multiply("scores", RQ, keys.mT)
         s = self._running_sums(start)
         s = None if s is None else s.flatten(1, 3)
         totals, decays = self._decays(s, len(V))
@@ -218,7 +234,7 @@ class DeltaScan(FoldedScan):
         self._twice(scores).mul_(columns[:, :, None])
         self._halves(scores)[1].tril_()
         writes = torch.mul(keys, rows, out=self.scratch("writes", *keys.shape))
-        return Block(V, KQ, writes, scores, beta, totals, decays, s)
+        return Block(V, RQ, keys, writes, scores, beta, totals, decays, s)
 
     def _decays(self, s, chunks):
         """exp(s_last) of each chunk, and (e, f, L), from s (K, n, Q); None in both places without decay."""
@@ -264,7 +280,7 @@ def _backward(gradients, tensors, kept, settings, needs):
     grads = [None if x is None else empty_like(x) for x in tensors]
     for part, scan in _scans(tensors, True):
         dH = None if dstate is None else dstate[part]
-        outs = [None if x is None else x[part] for x in (*grads[:4], grads[5])]
+        outs = [None if x is None else x[part] for x in (*grads[:4], *grads[5:])]
         dinitial = scan.backward(dY[part], dH, _kept(kept, part), outs)
         if initial_state is not None:
             grads[4][part] = dinitial
@@ -278,8 +294,9 @@ def _shapes(tensors, settings, keep):
 
 def _readable(tensors, settings):
     """The same function in plain PyTorch."""
-    V, log_a, K, Q, initial_state, beta = tensors
-    return correct_in_chunks(Q, K, V, beta, log_a, initial_state)
+    V, log_a, K, Q, initial_state, beta, read = tensors
+    keys = weigh_keys(Q, K, beta)
+    return correct_in_chunks(Q, keys, V, K if read is None else read, None, key_gate(log_a, K), initial_state)
 
 
 def _allocate(new_like, tensors, keep):
@@ -298,10 +315,10 @@ def _kept(kept, part):
 
 def _scans(tensors, keep):
     """Each part of the heads and its scan."""
-    V, log_a, K, Q, _, beta = tensors
+    V, log_a, K, Q, _, beta, read = tensors
     block = _block_len(V, K, keep)
     for part in _parts(V, K, keep):
-        yield part, DeltaScan(*(None if x is None else x[part] for x in (V, log_a, K, Q, beta)), block)
+        yield part, DeltaScan(*(None if x is None else x[part] for x in (V, log_a, K, Q, beta, read)), block)
 
 
 def _parts(V, K, keep):
@@ -345,7 +362,7 @@ OPERATOR = Operator(
     _backward,
     _shapes,
     _readable,
-    counts=(6, 2),
+    counts=(7, 2),
     kept_from=2,
     instead="smalearn.linear_attention.delta_rule_chunked",
 )

@@ -281,7 +281,7 @@ def delta_rule_of(
     Returns:
         Y (..., T, P) and the last state (..., P, N).
     """
-    (V, log_a, K, Q, state, beta), restore = grouped(V, log_a, K, Q, initial_state, beta)
+    (V, log_a, K, Q, state, beta, _), restore = grouped(V, log_a, K, Q, initial_state, beta)
     check_grid({"on_triton": "delta_rule_triton", "on_tiles": "delta_rule_tiles"}[run], V)
     batch, heads, _, length, head_dim = V.shape
     Y = torch.empty_like(V)

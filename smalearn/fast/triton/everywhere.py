@@ -6,7 +6,7 @@ kills the interpreter's process. What this machine lacks is said, not skipped in
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,8 @@ class Report:
         missing: by place, why it gave no answer.
         target: what was compiled for.
         compiled: what the compiler made of each launch; None without Triton.
+        launches: of kernels, as `compile_for` takes them for other cards.
+        milliseconds: of one run on the GPU.
     """
 
     answer: object
@@ -41,6 +43,8 @@ class Report:
     missing: dict[str, str]
     target: str
     compiled: list[Compiled] | None
+    launches: Sequence[Launch] = ()
+    milliseconds: float | None = None
 
     @property
     def moved(self) -> dict[str, int]:
@@ -61,14 +65,22 @@ class Report:
         ]
         for place in ("interpreter", "GPU"):
             lines.append(f"{place:14} {self.missing[place] if place in self.missing else _compared(self.apart[place])}")
+        lines[-1] += "" if self.milliseconds is None else f", in {self.milliseconds:.3f} ms"
         lines += [f"{self.target:14} {NO_TRITON}"] if self.compiled is None else []
-        for one in dict.fromkeys(self.compiled or ()):
-            units = [f"{one.wgmma} wgmma", f"{one.mma} mma"] + [f"{one.tcgen05} tcgen05"] * (one.tcgen05 > 0)
-            lines.append(
-                f"{self.target:14} {one.kernel}: {one.registers} registers, {one.spilled} bytes spilled, "
-                f"{_shared(one.shared, self.target)}, {', '.join(units)}"
-            )
+        lines += _made(self.compiled or (), self.target)
         return "\n".join(lines)
+
+    def compiled_for(self, target: str, **hints: int) -> str:
+        """What the compiler makes of the same launches for another card, a line for each kernel.
+
+        Args:
+            target: as `everywhere` takes it.
+            hints: `num_warps` and `num_stages`, for all of the launches.
+        """
+        if not launch.has_triton():
+            return f"{target:14} {NO_TRITON}"
+        launches = [one._replace(constants=one.constants | hints) for one in self.launches]
+        return "\n".join(_made(compile_for(target, launches), target))
 
 
 def everywhere(run: Callable, *operands: object, target: str = "sm90") -> Report:
@@ -98,18 +110,19 @@ def everywhere(run: Callable, *operands: object, target: str = "sm90") -> Report
 
     with tile.recording() as events:
         answer = _through(noted, run, operands)
-    apart, missing = {}, _missing()
+    apart, missing, milliseconds = {}, _missing(), None
     if "interpreter" not in missing:
         apart["interpreter"] = _difference(_through(_in_triton, run, operands), answer)
     if "GPU" not in missing:
         from triton.runtime.errors import OutOfResources
 
         try:
-            apart["GPU"] = _difference(_on_gpu(run, operands), answer)
+            found, milliseconds = _on_gpu(run, operands)
+            apart["GPU"] = _difference(found, answer)
         except OutOfResources as error:
             missing["GPU"] = _too_large(error)
     compiled = compile_for(target, launches) if launch.has_triton() else None
-    return Report(answer, events, apart, missing, target, compiled)
+    return Report(answer, events, apart, missing, target, compiled, launches, milliseconds)
 
 
 def _missing():
@@ -136,15 +149,44 @@ def _through(send, run, operands):
 
 
 def _in_triton(kernel, grid, *arguments, **constants):
-    """Launch in Triton's interpreter."""
-    launch.for_triton(kernel.__wrapped__)[grid](*arguments, **constants)
+    """Launch in Triton's interpreter, whose products of bfloat16 are of its bits: in float32 instead."""
+    wide = list(map(_widened, arguments))
+    launch.for_triton(kernel.__wrapped__)[grid](*wide, **constants)
+    for given, x in zip(arguments, wide, strict=True):
+        if given is not x:
+            given.copy_(x)
+
+
+def _widened(x):
+    """A tensor of bfloat16 in float32, with the strides that it has; anything else as it is."""
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.bfloat16:
+        return x
+    return torch.empty_strided(x.shape, x.stride(), dtype=torch.float32).copy_(x)
 
 
 def _on_gpu(run, operands):
-    """The answer of the GPU."""
+    """The answer of the GPU, and the milliseconds of the quickest of some more runs."""
     given = [x.cuda() if isinstance(x, torch.Tensor) else x for x in operands]
     with torch.device("cuda"):  # what the function makes itself belongs there too
-        return run(*given)
+        answer, times = run(*given), []
+        for _ in range(10):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            run(*given)
+            end.record()
+            torch.cuda.synchronize()
+            times.append(begin.elapsed_time(end))
+    return answer, min(times)
+
+
+def _made(compiled, target):
+    """A line for each program that was compiled."""
+    for one in dict.fromkeys(compiled):
+        units = [f"{one.wgmma} wgmma", f"{one.mma} mma"] + [f"{one.tcgen05} tcgen05"] * (one.tcgen05 > 0)
+        yield (
+            f"{target:14} {one.kernel}: {one.registers} registers, {one.spilled} bytes spilled, "
+            f"{_shared(one.shared, target)}, {', '.join(units)}"
+        )
 
 
 def _too_large(error):

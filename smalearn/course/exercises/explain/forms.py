@@ -18,17 +18,21 @@ LEADING = (
 
 def changed_in_place(asked: Asked) -> str | None:
     """Say how not to change an argument."""
-    changed = next((call.modified for call in asked.calls if call.modified), ())
-    names = [asked.exercise.names[place] for place in changed]
-    return f"{names[0]} is the caller's: work on a copy, `{names[0]}.clone()`" if names else None
+    place = next((call.modified[0] for call in asked.calls if call.modified), None)
+    if place is None:
+        return None
+    name, given = asked.exercise.names[place], asked.cases[0][place]
+    copy = f"a copy, `{name}.clone()`" if isinstance(given, torch.Tensor) else "copies of what is in it"
+    return f"{name} is the caller's: work on {copy}, or write `x = x + …` for `x += …`"
 
 
 def other_dtype(asked: Asked) -> str | None:
-    """Say which dtype is missing where the values are right."""
+    """Say where another dtype may come from where the values are right."""
     found = next((verdict.dtype for verdict in asked.verdicts if verdict and verdict.dtype), None)
     arguments = asked.exercise.bind(asked.cases[asked.shown])
     like = (f"{n}.dtype" for n, v in arguments.items() if isinstance(v, torch.Tensor) and v.dtype == found)
-    return f"make your tensors with `dtype={next(like, found)}`" if found else None
+    lost = f"is there a `.float()`, or a tensor that you make without `dtype={next(like, found)}`?"
+    return lost if found else None
 
 
 def leading_axes(asked: Asked) -> str | None:

@@ -29,13 +29,14 @@ def _which(answer):
     """Words for the NaNs of an answer, where they are its last rows, or its last columns; "" where they are not."""
     items = answer if isinstance(answer, tuple) else (answer,)
     empty = next((x.isnan() for x in items if isinstance(x, torch.Tensor) and x.isnan().any()), torch.zeros(0))
-    names = {1: ("entry",), 2: ("row", "column")}.get(empty.ndim, ("index",))
+    names = {1: ("entry",), 2: ("row", "column")}.get(empty.ndim, ("index",) * empty.ndim)
     for axis, name in enumerate(names):
         lines = empty.movedim(axis, 0).flatten(1) if empty.ndim > 1 else empty[:, None]
         first = int(lines.any(1).int().argmax())
         if lines[first:].all() and first:
             alone = first == len(lines) - 1 and name != "index"
-            return f", the last {name}" if alone else f", all from {name} {first} on"
+            axes = f" of axis {axis}" * (name == "index" and axis > 0)
+            return f", the last {name}" if alone else f", all from {name} {first}{axes} on"
     return ", all of them" if empty.any() and empty.all() else ""
 
 
