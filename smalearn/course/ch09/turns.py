@@ -143,29 +143,29 @@ exercise(
 # --------------------------------------------------------------------------------------------- 9.3 the second factor
 
 
-def second_factor(a, beta, gamma):
+def second_factor(a, mu, nu):
     """The matrix D (T, T) with L₃ = L D, where L[t, s] = a_t … a_(s+1) is the mask of the decays a (T,).
 
-    L₃ is the mask of h_t = a_t h_(t−1) + β_t x_(t−1) + γ_t x_t; beta and gamma are (T,).
+    L₃ is the mask of h_t = a_t h_(t−1) + μ_t x_(t−1) + ν_t x_t; mu and nu are (T,).
 
     Hint: L x is h_t = a_t h_(t−1) + x_t. What has to stand in place of x_t?
 
-    Hint: D x must be β_t x_(t−1) + γ_t x_t: γ on the diagonal, and β_1, β_2, … just below it.
+    Hint: D x must be μ_t x_(t−1) + ν_t x_t: ν on the diagonal, and μ_1, μ_2, … just below it.
 
     Insight: A filter of two taps, and then a decay. Mamba-2 has a filter, too, the short convolution of four taps
     before its SSD. This one and the biases on keys and queries make it unnecessary, says the paper.
     """
-    return torch.diag(gamma) + torch.diag(beta[1:], -1)
+    return torch.diag(nu) + torch.diag(mu[1:], -1)
 
 
-def _mask(a, beta, gamma):
-    """The matrix of the scalar recurrence h_t = a_t h_(t-1) + β_t x_(t-1) + γ_t x_t, column by column."""
+def _mask(a, mu, nu):
+    """The matrix of the scalar recurrence h_t = a_t h_(t-1) + μ_t x_(t-1) + ν_t x_t, column by column."""
     T = len(a)
     L = torch.zeros(T, T, dtype=a.dtype)
     for s in range(T):
         h = torch.zeros((), dtype=a.dtype)
         for t in range(T):
-            h = a[t] * h + (beta[t] if t == s + 1 else 0) + (gamma[t] if t == s else 0)
+            h = a[t] * h + (mu[t] if t == s + 1 else 0) + (nu[t] if t == s else 0)
             L[t, s] = h
     return L
 
@@ -175,8 +175,8 @@ def _decays(a):
     return _mask(a, zero, one)
 
 
-def _factor(a, beta, gamma):
-    return torch.linalg.solve(_decays(a), _mask(a, beta, gamma))
+def _factor(a, mu, nu):
+    return torch.linalg.solve(_decays(a), _mask(a, mu, nu))
 
 
 def _factor_cases(randn):
@@ -194,35 +194,35 @@ exercise(
     cases=_factor_cases,
     oracle=_factor,
     wrong={
-        "β_t stands in row t: it weighs token t − 1, as token t arrives": "beta[1:] → beta[:-1]",
-        "β stands above the diagonal: there it would weigh a token that comes later": "-1 → 1",
-        "β stands above the diagonal, and in the row before its own: "
-        "it goes below, in row t": "beta[1:], -1 → beta[:-1], 1",
+        "μ_t stands in row t: it weighs token t − 1, as token t arrives": "mu[1:] → mu[:-1]",
+        "μ stands above the diagonal: there it would weigh a token that comes later": "-1 → 1",
+        "μ stands above the diagonal, and in the row before its own: "
+        "it goes below, in row t": "mu[1:], -1 → mu[:-1], 1",
         "a_t is one too many: "
-        "β_t has the decay from t − 1 to t in it, and L has those after t": "beta[1:] → (a * beta)[1:]",
-        "γ is missing on the diagonal": "gamma → torch.ones_like(a)",
-        "β is missing: x_(t−1) is added at step t, too, with the weight β_t": " + torch.diag(beta[1:], -1) → ",
+        "μ_t has the decay from t − 1 to t in it, and L has those after t": "mu[1:] → (a * mu)[1:]",
+        "ν is missing on the diagonal": "nu → torch.ones_like(a)",
+        "μ is missing: x_(t−1) is added at step t, too, with the weight μ_t": " + torch.diag(mu[1:], -1) → ",
         "this is the whole mask: L stands to the left of your factor": _mask,
-        "γ is missing: your diagonal is 0": "gamma → 0 * a",
-        "both stand on the diagonal: β_t weighs the token before, one place below it": "beta[1:], -1 → beta",
-        "you divide β_t by a_t, but at t L does not decay what enters there: L[t, t] = 1": "beta[1:] → (beta / a)[1:]",
-        "β_0 stands in the last column of row 0: "
-        "no token comes before the first": "torch.diag(beta[1:], -1) → torch.diag(beta).roll(-1, 1)",
-        "this solves L₃ = D L: L stands to the left, L D": lambda a, beta, gamma: torch.linalg.solve(
-            _decays(a), _mask(a, beta, gamma), left=False
+        "ν is missing: your diagonal is 0": "nu → 0 * a",
+        "both stand on the diagonal: μ_t weighs the token before, one place below it": "mu[1:], -1 → mu",
+        "you divide μ_t by a_t, but at t L does not decay what enters there: L[t, t] = 1": "mu[1:] → (mu / a)[1:]",
+        "μ_0 stands in the last column of row 0: "
+        "no token comes before the first": "torch.diag(mu[1:], -1) → torch.diag(mu).roll(-1, 1)",
+        "this solves L₃ = D L: L stands to the left, L D": lambda a, mu, nu: torch.linalg.solve(
+            _decays(a), _mask(a, mu, nu), left=False
         ),
-        "β has the wrong sign": "beta → -beta",
-        "β_t weighs the token just before t alone: your β fills "
-        "the whole row up to the diagonal": "torch.diag(beta[1:], -1) → beta[:, None].expand(len(a), len(a)).tril(-1)",
-        "β stands two places below the diagonal: "
-        "token t − 1 is one place below": "torch.diag(beta[1:], -1) → (torch.diag(beta[2:], -2) if len(a) > 2 else 0)",
-        "below the diagonal stands −a, as in the inverse of L: β belongs there": "beta → -a",
-        "β and γ have changed places, and γ stands one row too low": "gamma → beta ; beta[1:] → gamma[:-1]",
-        "β_0 is added to the diagonal, in row 0: "
-        "no token comes before the first": "diag(gamma) → diag(torch.cat([gamma[:1] + beta[:1], gamma[1:]]))",
-        "β_t alone weighs the token before: yours has its γ, too": "beta[1:] → gamma[:-1] * beta[1:]",
-        "β stands two places below the diagonal: one place below is token t − 1": "beta[1:], -1 → beta[2:], -2",
-        "β and γ have changed places": "gamma → beta ; beta[1:] → gamma[1:]",
-        "your factor ends at the first β": "beta[1:] → beta[1:] * (torch.arange(len(a) - 1) == 0)",
+        "μ has the wrong sign": "mu → -mu",
+        "μ_t weighs the token just before t alone: your μ fills "
+        "the whole row up to the diagonal": "torch.diag(mu[1:], -1) → mu[:, None].expand(len(a), len(a)).tril(-1)",
+        "μ stands two places below the diagonal: "
+        "token t − 1 is one place below": "torch.diag(mu[1:], -1) → (torch.diag(mu[2:], -2) if len(a) > 2 else 0)",
+        "below the diagonal stands −a, as in the inverse of L: μ belongs there": "mu → -a",
+        "μ and ν have changed places, and ν stands one row too low": "nu → mu ; mu[1:] → nu[:-1]",
+        "μ_0 is added to the diagonal, in row 0: "
+        "no token comes before the first": "diag(nu) → diag(torch.cat([nu[:1] + mu[:1], nu[1:]]))",
+        "μ_t alone weighs the token before: yours has its ν, too": "mu[1:] → nu[:-1] * mu[1:]",
+        "μ stands two places below the diagonal: one place below is token t − 1": "mu[1:], -1 → mu[2:], -2",
+        "μ and ν have changed places": "nu → mu ; mu[1:] → nu[1:]",
+        "your factor ends at the first μ": "mu[1:] → mu[1:] * (torch.arange(len(a) - 1) == 0)",
     },
 )(second_factor)
