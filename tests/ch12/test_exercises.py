@@ -221,7 +221,7 @@ def one_launch_a_head(X, log2_a, B, C, initial, borders, chunk_len, tile):
 
 def test_a_loop_in_python_over_heads_and_sequences_is_not_as_asked():
     found = judged("12.9", one_launch_a_head).detours
-    assert "it launches 4 times" in found[0]
+    assert any("it launches 4 times" in one for one in found)
     assert "it launches one program where 8 are asked, side by side" in found
 
 

@@ -210,13 +210,6 @@ def test_sixteen_times_the_state():
     assert f"{bytes_of / 1e6:.0f} MB instead of {bytes_of / 16e6:.0f}." in text
 
 
-def test_the_order_of_delta_rules_is_the_same_on_both():
-    orders = [list(recorded("delta_rule", cpu)["contests"][1]["contestants"].items()) for cpu in (EPYC, XEON)]
-    first, second = ([name for name, _ in sorted(one, key=lambda pair: median(pair[1]["seconds"]))] for one in orders)
-    assert first == second
-    assert "on an Intel Xeon the order is the same" in prose("08", "online-after")
-
-
 def test_what_levels_of_attention_save():
     text, shares, loops = prose("11", "speed-loop-after"), {}, []
     for cpu in (EPYC, XEON):
