@@ -37,7 +37,7 @@ MODULES = {
 }
 COMES_WITH = {
     "matplotlib": ("PIL",),
-    "ipywidgets": ("IPython", "traitlets"),
+    "ipywidgets": ("IPython", "matplotlib_inline", "traitlets"),
     "jupyterlab": [
         "ipykernel",
         "jsonschema",

@@ -81,8 +81,8 @@ exercise(
         "token 0 is lost: the sum begins with y_0 = x_0": "range(len(x)) → range(1, len(x))",
         "each step multiplies by γ^t: "
         "the sum before has faded by one step more, so it is multiplied by γ": "gamma * → gamma**t *",
-        "γ stands at the new token: "
-        "it must stand at what was summed so far, which fades": "gamma * now + x[t] → now + gamma * x[t]",
+        "every term has the factor γ once: "
+        "it must stand at what was summed so far, and so at every step": "gamma * now + x[t] → now + gamma * x[t]",
         "every row is the last sum: "
         "one tensor, changed in place, stands T times in your list": "return y → return y[-1:].expand_as(y)",
         "your decay is e^(−γ): γ itself is the factor": "gamma * → math.exp(-gamma) *",

@@ -275,6 +275,7 @@ exercise(
             (1 / 4 + 6) / 7
         ),
         "this is a percentage: give the share, from 0 to 1": lambda: 400 / 7,
+        "this is how many products' worth is left: its share is of all seven": lambda: 4.0,
         "with 1 nothing would be saved: four of the seven products become cheaper": lambda: 1.0,
         "this is a half: which of the seven products shrink, and to what? The others stay as they are": lambda: 0.5,
         "only the scores, computed twice, are counted as narrow: "

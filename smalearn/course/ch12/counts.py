@@ -59,6 +59,8 @@ exercise(
         "that is towards memory, with B and C shared by 128 heads: here each program fetches its own": lambda: 131,
         "B and C are missing: a program reads both": lambda: 129,
         "C is missing: it reads the state": lambda: 257,
+        "a decay for each feature is too much: here it is one number for a token and head": lambda: 512,
+        "one number too many: beside x, B, C and y there is one log decay; Δ is in it, and in x": lambda: 386,
         "the state stays on the chip: it is not written for each token": lambda: 385 + 64 * 128,
         "these are bytes of numbers of two bytes each: the question is how many numbers": lambda: 2 * 385,
         "B and C are counted twice: each of them crosses once, though B is used twice": lambda: 2 * 64 + 4 * 128 + 1,
