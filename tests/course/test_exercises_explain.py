@@ -186,6 +186,13 @@ def test_dependence(attempt, said):
     assert said in changed_rows(asked(FADING, attempt))
 
 
+def test_the_case_is_shown_of_which_the_sentence_speaks():
+    """Two rows show no pattern: that of three is shown, and said not to be the smallest."""
+    result = evaluate(FADING, lambda x, a: fading(x.flip(0), a).flip(0))
+    assert (result.passed, result.case, result.smallest) == (0, 2, False)
+    assert "it depends on nothing that comes later" in result.sign
+
+
 def test_dependence_says_nothing_of_a_factor():
     """All rows depend on what they must: there is nothing to say."""
     assert changed_rows(asked(FADING, lambda x, a: 2 * fading(x, a))) is None

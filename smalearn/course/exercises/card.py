@@ -66,7 +66,7 @@ def _parts(result: Result, after: Sequence[str], dots: str | None) -> Iterator[s
     if result.case is None:
         yield _faint([tally(result)] if tally(result) else [])
     elif lines := arguments(result):
-        yield _faint([f"{tally(result)}; the smallest that did not:"]) + _pre(lines)
+        yield _faint([f"{tally(result)}; {'the smallest' if result.smallest else 'one'} that did not:"]) + _pre(lines)
     else:
         yield _faint([tally(result)])
     if problem and problem.target is not None:

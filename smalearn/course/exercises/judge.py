@@ -43,6 +43,7 @@ class Result:
     printed: tuple[str, ...] = ()  # lines
     problem: Difference | None = None  # what is wrong with the attempt as a whole, or in the smallest failing case
     case: int | None = None  # the number of that case, from 1; then what it is about
+    smallest: bool = True  # of all that fail: not where the reason is of another
     arguments: dict[str, object] = field(default_factory=dict)
     expected: object = None
     got: object = None
@@ -133,16 +134,19 @@ class AnswerKey:
                 problem = replace(problem, sentence=problem.sentence.partition(": ")[0])
             return replace(result, outcome=outcome, problem=problem, misconception=misconception)
         asked = Asked(exercise, cases, self.targets, answers.calls, verdicts, worst, attempt)
+        found = None if misconception else explain(asked)
+        shown = asked.shown  # the case of which that is said
         return replace(
             result,
             outcome=outcome,
-            problem=verdicts[worst],
-            case=worst + 1,
-            arguments=exercise.bind(cases[worst]),
-            expected=self.targets[worst],
-            got=answers.calls[worst].answer if worst < len(answers.calls) else None,
+            problem=verdicts[shown],
+            case=shown + 1,
+            smallest=shown == worst,
+            arguments=exercise.bind(cases[shown]),
+            expected=self.targets[shown],
+            got=answers.calls[shown].answer if shown < len(answers.calls) else None,
             misconception=misconception,
-            sign=None if misconception else explain(asked),
+            sign=found,
         )
 
     def judge_gradients(self, answers: Run, result: Result) -> Result:

@@ -63,9 +63,10 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 
 def _failure(result: Result) -> list[str]:
-    """Describe the smallest failing case: its arguments, what is wrong, the two values, the misconception."""
+    """Describe a failing case: its arguments, what is wrong, the two values, the misconception."""
     problem = result.problem
-    intro = "In case" if result.outcome == "timeout" else "Smallest failing case:"
+    first = "Smallest failing case:" if result.smallest else "Of the failing cases:"
+    intro = "In case" if result.outcome == "timeout" else first
     lines = [f"  {intro} {result.case} of {result.cases}"]
     for line in arguments(result):
         lines += _wrap(line, "    ")

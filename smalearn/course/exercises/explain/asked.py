@@ -13,7 +13,7 @@ __all__ = ["Asked"]
 SECONDS = 4.0  # for all explainers together: nobody waits long for a reason
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
     """Wrong attempt with its calls, fewer than the cases where time ran out; `attempt` is None if it ran elsewhere."""
 
@@ -22,7 +22,7 @@ class Asked:
     targets: list
     calls: list[Call]
     verdicts: list[Difference | None]
-    shown: int  # index of the case that is shown
+    shown: int  # index of the case that is shown: an explainer that speaks of another puts that here
     attempt: Callable | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)  # of all explainers together
 

@@ -42,7 +42,8 @@ def changed_rows(asked: Asked) -> str | None:
                 continue
             if seen and (said := _said(seen, exercise.names[place], written, of)):
                 whose = "your answer" if item < 0 else f"item {item} of your answer"
-                return f"with the numbers of case {number}, {said.replace('your answer', whose)}"
+                asked.shown = number - 1
+                return said.replace("your answer", whose)
     return None
 
 
