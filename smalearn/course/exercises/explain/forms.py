@@ -23,7 +23,7 @@ def changed_in_place(asked: Asked) -> str | None:
         return None
     name, given = asked.exercise.names[place], asked.cases[0][place]
     copy = f"a copy, `{name}.clone()`" if isinstance(given, torch.Tensor) else "copies of what is in it"
-    return f"{name} is the caller's: work on {copy}, or write `x = x + …` for `x += …`"
+    return f"{name} is the caller's: work on {copy}"
 
 
 def other_dtype(asked: Asked) -> str | None:

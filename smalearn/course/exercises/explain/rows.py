@@ -17,6 +17,7 @@ __all__ = ["changed_rows"]
 
 NOTHING = 1e-12  # what rounding alone changes, in parts of the largest entry
 MOST = 8  # rows of an argument that are halved
+OF_ALL = ("your answer does not change with ", "what ")  # a single case may have nothing but ones, or chunks of one
 LEAST = 3  # rows that an argument must have: fewer show no pattern
 AXES = ((0, "{}[{}]", "row"), (-1, "{}[..., {}]", "column"))
 
@@ -40,11 +41,23 @@ def changed_rows(asked: Asked) -> str | None:
             seen = _seen(exercise, attempt, case, where)
             if seen and _denied(exercise, seen, where):
                 continue
-            if seen and (said := _said(seen, exercise.names[place], written, of)):
+            said = seen and _said(seen, exercise.names[place], written, of)
+            if said and (not said.startswith(OF_ALL) or _said_of_all(asked, where, (written, of), said)):
                 whose = "your answer" if item < 0 else f"item {item} of your answer"
                 asked.shown = number - 1
                 return said.replace("your answer", whose)
     return None
+
+
+def _said_of_all(asked, where, words, said):
+    """Whether a sentence about all rows holds in every wrong case that has enough of them."""
+    place, axis, _ = where
+    for _, case in asked.failing:
+        long = case[place].ndim > (axis < 0) and case[place].shape[axis] >= LEAST
+        seen = _seen(asked.exercise, asked.attempt, case, where) if long else None
+        if seen and _said(seen, asked.exercise.names[place], *words) != said:
+            return False
+    return True
 
 
 def _unclear(numbered):
