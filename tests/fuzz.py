@@ -24,22 +24,10 @@ ROOMS = (
 OUTSIDE = {  # these read or write files, or call what they are given
     *("load_series", "load_text", "recorded", "recorded_cpus", "trained"),
     *("train", "accuracy", "mean_loss", "write_atomically"),
-    *("Cache", "DeltaModel", "RecurrentModel"),
+    *("Cache", "RecurrentModel"),
 }
 RECORDS = {  # these hold what they are given; what reads them checks it
-    *(
-        "Gates",
-        "Keys",
-        "Level",
-        "Logits",
-        "ModelCache",
-        "Order",
-        "Orders",
-        "Record",
-        "RecurrentCache",
-        "ScanCost",
-        "Series",
-    ),
+    *("Gates", "Level", "Logits", "ModelCache", "Order", "Orders", "Record", "RecurrentCache", "ScanCost", "Series"),
     *("Source", "Step", "Text"),
 }
 CLASSMETHODS = ("random", "from_dense", "exp")

@@ -260,4 +260,4 @@ def test_inside_a_notebook_kernel():
     text = checked[0].data["text/plain"]
     assert "    line 3 of mean: row.missing\n    AttributeError: 'Tensor' object has no" in text
     assert checked[0].data[report.MIME]["outcome"] == "error"
-    assert stopped[0].data["text/plain"] == "'timeout'"
+    assert stopped[-1].data["text/plain"] == "'timeout'"
