@@ -49,6 +49,11 @@ def _decay_oracle(x, gamma):
     return torch.tensor(rows, dtype=torch.float64) @ x
 
 
+def _both_sides(x, gamma):
+    t = torch.arange(len(x), dtype=x.dtype)
+    return (gamma ** (t[:, None] - t)) @ x
+
+
 def _quotients(x, gamma):
     """γ^t Σ x_s / γ^s."""
     powers = (gamma ** torch.arange(len(x), dtype=x.dtype))[:, None]
@@ -81,6 +86,7 @@ exercise(
         "token 0 is lost: the sum begins with y_0 = x_0": "range(len(x)) → range(1, len(x))",
         "each step multiplies by γ^t: "
         "the sum before has faded by one step more, so it is multiplied by γ": "gamma * → gamma**t *",
+        "γ^(t-s) stands above the diagonal, too, where s > t: there the mask is 0": _both_sides,
         "every term has the factor γ once: "
         "it must stand at what was summed so far, and so at every step": "gamma * now + x[t] → now + gamma * x[t]",
         "every row is the last sum: "
