@@ -24,10 +24,22 @@ ROOMS = (
 OUTSIDE = {  # these read or write files, or call what they are given
     *("load_series", "load_text", "recorded", "recorded_cpus", "trained"),
     *("train", "accuracy", "mean_loss", "write_atomically"),
-    *("Cache", "RecurrentModel"),
+    *("Cache", "DeltaModel", "RecurrentModel"),
 }
 RECORDS = {  # these hold what they are given; what reads them checks it
-    *("Gates", "Level", "Logits", "ModelCache", "Order", "Orders", "Record", "RecurrentCache", "ScanCost", "Series"),
+    *(
+        "Gates",
+        "Keys",
+        "Level",
+        "Logits",
+        "ModelCache",
+        "Order",
+        "Orders",
+        "Record",
+        "RecurrentCache",
+        "ScanCost",
+        "Series",
+    ),
     *("Source", "Step", "Text"),
 }
 CLASSMETHODS = ("random", "from_dense", "exp")
