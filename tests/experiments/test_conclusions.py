@@ -132,6 +132,9 @@ def test_what_a_state_recalls():
     assert f"rises by {more.mean:.2f} (95 % interval: {more.ends[0]:.2f} to {more.ends[1]:.2f})" in text
     assert recall("16 pairs, Mamba-2, N = 32", "16 pairs, Mamba-2, N = 4").sentence == UNDECIDED
     assert min(accuracies("8 pairs, linear attention, N = 4")) > 0.995
+    assert min(accuracies("16 pairs, linear attention, N = 4")) > 0.995
+    assert max(accuracies("16 pairs, Mamba-2, N = 4")) < 1 / 3
+    assert "recalls all, with every seed, and Mamba-2 a third of them at most" in text
     lead = recall("8 pairs, linear attention, N = 4", "8 pairs, Mamba-2, N = 4")
     assert f"{lead.mean:.2f} above that of Mamba-2 on 8 pairs ({lead.ends[0]:.2f} to {lead.ends[1]:.2f})" in text
 
