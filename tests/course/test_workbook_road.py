@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from learner import COURSE, NAME, RIGHT, A, answer, cells, edit, hashes, read
 
-from smalearn.course import workbook
+from smalearn.course import grading, workbook
 from smalearn.course.site import home
 from smalearn.course.workbook import road
 
@@ -127,3 +127,9 @@ def test_it_is_as_long_everywhere(place):
         text = (ROOT / place).read_text(encoding="utf-8")
     assert "`smalearn afternoon`" in text
     assert road.hours() in text
+
+
+def test_what_counts_of_an_afternoon_that_is_handed_in_are_its_exercises(tmp_path):
+    made, path = road.afternoon(CHAPTERS), tmp_path / "ada.ipynb"
+    path.write_text(json.dumps(made), encoding="utf-8")
+    assert sorted(grading.weigh(grading.read([path]))) == sorted(workbook.notebook.exercises(made))

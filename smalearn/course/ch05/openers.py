@@ -79,7 +79,7 @@ opener(
 )(three_steps)
 
 
-def two_numbers():
+def smallest_state():
     """The numbers of the smallest state.
 
     A causal mask with the entries L_ts = (t − s) · ½^(t − s) for s ≤ t: what a token counts grows at first, then fades.
@@ -110,5 +110,5 @@ WRONG_C = {
     "it does not grow with the text: write the entry as a sum of products of t's with s's": lambda: 12,
 }
 opener("5.c", "First more, then less", claim="000:fig3", level=2, minutes=2, oracle=_block_rank, wrong=WRONG_C)(
-    two_numbers
+    smallest_state
 )

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,16 +35,14 @@ def load(path: Path) -> None:
 def weigh(submissions: Sequence[Submission], path: Path | None = None) -> dict[str, float]:
     """Decide the points of each exercise that counts, by a JSON file, `{"3.1": 1, "3.4": 2.5}`.
 
-    Without one the exercises of one chapter count a point each: the chapter that most submissions are of.
+    Without one the exercises of what most submissions are count a point each: those of a chapter, or of an afternoon.
     """
     known = registry()
     if path is None:
-        counts = [Counter(_chapter(id) for id in submission.cells if id in known) for submission in submissions]
-        chapters = Counter(count.most_common(1)[0][0] for count in counts if count)
-        if not chapters:
+        sheets = Counter(sheet for submission in submissions if (sheet := _sheet(submission)))
+        if not sheets:
             raise ValueError("grade: none of the exercises of the course is in these files")
-        commonest = chapters.most_common(1)[0][0]
-        return {id: 1 for id, one in known.items() if _chapter(id) == commonest and not one.opener}
+        return dict.fromkeys(sheets.most_common(1)[0][0], 1)
     try:
         weights = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
@@ -60,6 +59,17 @@ def exercises(weights: Mapping[str, float]) -> dict[str, Exercise]:
     """List all exercises of the chapters in which some count, in order: one may call the function of another."""
     chapters = set(map(_chapter, weights))
     return {id: exercise for id, exercise in registry().items() if _chapter(id) in chapters}
+
+
+def _sheet(submission: Submission) -> tuple[str, ...]:
+    """List the exercises of the notebook that a submission is of: those that it follows, or its chapter's."""
+    known = registry()
+    for cell in submission.code:
+        if cell["setup"] and (road := re.search(r"^follow\((.+)\)$", cell["source"], re.MULTILINE)):
+            return tuple(id for id in known if f'"{id}"' in road[1])
+    chapters = Counter(_chapter(id) for id in submission.cells if id in known)
+    of_most = chapters.most_common(1)[0][0] if chapters else ""
+    return tuple(id for id, one in known.items() if _chapter(id) == of_most and not one.opener)
 
 
 def _chapter(id: str) -> str:

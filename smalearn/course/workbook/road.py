@@ -22,7 +22,7 @@ PLACES = {  # chapter: minutes, what one does there, and what one needs to know 
         11,
         "decays are a mask, whose blocks are one column times one row",
         "Of the three steps of (15), $H = LZ$ alone knows about time. With the ones of the causal mask it is a running "
-        "sum. **Which property of the ones did that use?**",
+        "sum. **What did that need of the ones?**",
     ),
     "05": (19, "a recurrence is a matrix, and the past reaches the future through N numbers", ""),
     "06": (
