@@ -16,9 +16,9 @@ def add_grade(command: argparse.ArgumentParser) -> None:
 
     These are `files`, names of notebooks and folders; `output`, the table; `roster`, the class list, or None, with
     `name_column` and `id_column`, titles of its columns; `due`, seconds since 1970, or None; `jobs`, notebooks at a
-    time, or None; `on`, the place where they run; `partial` and `flagged`, parts of the points for what is right but
-    not as asked, and for what has a flag; `exercises` and `weights`, files of the teacher's own, or None; `seconds` and
-    `memory` in GiB, for each notebook.
+    time, or None; `on`, the place where they run; `partial`, `cases` and `flagged`, parts of the points for what is
+    right but not as asked, for the cases that a wrong answer gets right, and for what has a flag; `exercises` and
+    `weights`, files of the teacher's own, or None; `seconds` and `memory` in GiB, for each notebook.
     """
     add = command.add_argument
     command.epilog = SANDBOX
@@ -39,6 +39,8 @@ def add_grade(command: argparse.ArgumentParser) -> None:
     add("--weights", type=Path, metavar="FILE", help='points as JSON, {"3.1": 1, "3.4": 2}')
     text = "part of the points for ◐, right but not as asked (default: 0.5)"
     add("--partial", type=_share, default=0.5, metavar="PART", help=text)
+    text = "part of the points for a wrong answer, times the share of the cases that it gets right (default: 0)"
+    add("--cases", type=_share, default=0.0, metavar="PART", help=text)
     text = "part of the points that counts for an answer with a flag, before a teacher has read it (default: 0)"
     add("--flagged", type=_share, default=0.0, metavar="PART", help=text)
     add("--seconds", type=_count, default=120, help="time limit of each notebook (default: 120)")

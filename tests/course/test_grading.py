@@ -269,7 +269,7 @@ def test_a_long_answer_that_is_our_solution_is_flagged(graded):
     assert outcomes(graded, "copied.ipynb") == ["passed"] * 3
     assert row.flags == {"3.2": "the same as our solution"}
     assert points(graded, "copied.ipynb") == [1, 0, 0.5]
-    assert row.points(flagged=1) == {"3.1": 1, "3.2": 2, "3.3": 0.5}
+    assert row.points(grading.Terms(flagged=1)) == {"3.1": 1, "3.2": 2, "3.3": 0.5}
     assert line["flags"] == "3.2 the same as our solution"
 
 

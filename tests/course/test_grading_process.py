@@ -55,6 +55,13 @@ def test_the_remark_says_why_an_answer_earns_nothing(measured):
     assert "✓" in measured.cards["3.5"]
 
 
+def test_a_wrong_answer_may_earn_by_the_cases_that_it_gets_right(tmp_path, box):
+    answer = textwrap.dedent(RIGHT["3.3"]).rstrip() + " * (len(V) < 5)"  # right in three of the five cases
+    row = replace(graded(tmp_path, box, {"3.3": answer}), worth={"3.3": 2})
+    assert row.points(grading.Terms()) == {"3.3": 0}
+    assert row.points(grading.Terms(cases=0.5)) == {"3.3": pytest.approx(3 / 5)}
+
+
 def test_what_is_wrong_for_more_tokens_than_the_cases_have_earns_nothing(measured):
     assert measured.notes["3.3"].endswith("but not one with T = 32: wrong values")
 

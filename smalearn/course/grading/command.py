@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     found = read(args.files, listed, filter(None, ours))
     submissions = [submission for submission in found if submission.student]
     weights = choice.weigh(submissions, args.weights)
-    terms = Terms(args.partial, args.flagged, args.due)
+    terms = Terms(args.partial, args.flagged, args.cases, args.due)
     book = Gradebook(args.output, listed, terms)
     todo = [submission for submission in submissions if not book.has(submission, weights)]
     try:

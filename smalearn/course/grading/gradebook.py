@@ -55,6 +55,7 @@ class Row:
     flags: dict[str, str] = field(default_factory=dict)  # what a teacher should look at before it counts
     misconceptions: dict[str, str] = field(default_factory=dict)  # the one that the answer shows
     cards: dict[str, str] = field(default_factory=dict)  # what `check` would show, as HTML
+    shares: dict[str, float] = field(default_factory=dict)  # of the cases that are right, in an answer that is not
     worth: dict[str, float] = field(default_factory=dict)  # points that it can bring
     digest: str = ""  # of the file
     time: float = 0.0  # when the file was changed last, in seconds since 1970
@@ -70,11 +71,11 @@ class Row:
         """Whether its process was lost, by its own doing or by what ran beside it."""
         return "lost" in self.outcomes.values() or self.notes.get("", "").startswith(CUT)
 
-    def points(self, partial: float = PARTIAL, flagged: float = 0) -> dict[str, float]:
-        """Map each exercise that counts to its points; `Terms` has what the arguments are."""
-        parts = {"passed": 1, "not as asked": partial}
-        earned = {id: worth * parts.get(self.outcomes.get(id), 0) for id, worth in self.worth.items()}
-        return {id: points * (flagged if id in self.flags else 1) for id, points in earned.items()}
+    def points(self, terms: "Terms") -> dict[str, float]:
+        """Map each exercise that counts to its points."""
+        parts = {"passed": 1, "not as asked": terms.partial}
+        parts = {id: parts.get(self.outcomes.get(id), terms.cases * self.shares.get(id, 0)) for id in self.worth}
+        return {id: self.worth[id] * part * (terms.flagged if id in self.flags else 1) for id, part in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Terms:
 
     partial: float = PARTIAL  # of the points, for a right answer that was not found as asked
     flagged: float = 0.0  # of the points, for what has a flag
+    cases: float = 0.0  # of the points, for a wrong answer, times the share of the cases that are right
     due: float | None = None  # seconds since 1970 after which a file is late; None for no such time
 
     def late(self, row: Row) -> float:
@@ -106,7 +108,7 @@ class Line:
     def points(self, terms: Terms) -> dict[str, float]:
         """Points by exercise."""
         ids = dict.fromkeys(id for row in self.rows for id in row.worth)
-        return {id: self.row(id).points(terms.partial, terms.flagged)[id] for id in ids}
+        return {id: self.row(id).points(terms)[id] for id in ids}
 
 
 def lines(rows: Iterable[Row], terms: Terms, roster: Roster = NOBODY) -> list[Line]:

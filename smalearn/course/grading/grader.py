@@ -104,6 +104,7 @@ class _Judged(NamedTuple):
     flag: str = ""
     error: str = ""
     left: str = ""
+    share: float = 0.0  # of the cases that are right, where it is wrong
 
 
 class _Grader:
@@ -186,10 +187,10 @@ class _Grader:
             note = f"{SHOWN} {_reason(judged)}"
             self.row.outcomes[id] = {"not started": "error"}.get(judged.outcome, judged.outcome)
         found = {"notes": note[:LONGEST], "cards": judged.card, "misconceptions": judged.misconception}
-        for field, text in (found | {"flags": judged.flag}).items():
+        for field, value in (found | {"flags": judged.flag, "shares": judged.share}).items():
             getattr(self.row, field).pop(id, None)
-            if text:
-                getattr(self.row, field)[id] = text
+            if value:
+                getattr(self.row, field)[id] = value
 
     def _stand_in(self, id: str) -> None:
         """Let our solution stand for an answer that is judged."""
@@ -212,7 +213,8 @@ class _Grader:
         if result.outcome in RIGHT and any(alike(text, self.course.ours[id]) >= COPIED for text in written):
             flag = AS_OURS
         said = result.misconception or "", flag, error, ", ".join(_texts(message, "left"))
-        return _Judged(result.outcome, _say(result), card(result, []), *said)
+        share = result.passed / result.cases if result.outcome == "failed" else 0.0
+        return _Judged(result.outcome, _say(result), card(result, []), *said, share)
 
     def _measured(self, key: AnswerKey, result: Result) -> Result:
         """Judge gradients, longer inputs and the way of a right attempt; only its process can tell them."""
