@@ -26,7 +26,8 @@ A claim has
   chapter    which chapter derives it; tests marked with @pytest.mark.claim("<id>", "<dotted name of the function that
              the claim is about>") hold it, one of them in the chapter's folder
   where      id of the cell there that derives it
-  verdict    of an experiment: reproduced in small, not reproduced, contradicted in small, or another task
+  verdict    of an experiment: reproduced in small, in part (of the claim, or by one seed), not reproduced, opposite in small,
+             or another task
   erratum    what is wrong or missing in the source, and the correction (optional)
   class      of an erratum: error (of the text, and of its published version where there is one), gap (something
              needed is not said), draft (only in a draft, the published text has it right), code differs (text and
@@ -69,7 +70,7 @@ KINDS = {"definition", "equation", "theorem", "remark", "algorithm", "system", "
 REQUIRED = {"id", "kind", "source", "statement", "check", "chapter", "where"}
 OPTIONAL = {"erratum", "class", "verdict", "planned"}
 CLASSES = {"error", "gap", "draft", "code differs", "remark"}
-VERDICTS = {"reproduced in small", "not reproduced", "contradicted in small", "another task"}
+VERDICTS = {"reproduced in small", "in part", "not reproduced", "opposite in small", "another task"}
 CELLS = {path.stem.partition("_")[0]: path for path in chapters(TESTS.parent / "chapters")}
 
 

@@ -185,6 +185,10 @@ def test_blocks_of_the_tree_have_rank_one_and_a_cut_at_most_the_ones_of_its_numb
     rank = {k: int(torch.linalg.matrix_rank(M[k:, :k], rtol=1e-9)) for k in range(1, 64)}
     assert all(rank[k] <= k.bit_count() for k in rank)
     assert (rank[32], rank[0b101010], rank[0b111011]) == (1, 3, 5)
+    _, _, _, log_a, weights = levels(1024)
+    long = HierarchicalMask(log_a.clamp(min=-0.01), weights).dense(torch.float64)
+    cuts = [k for k in range(1, 1024) if k.bit_count() > 8]  # no other could have a rank above 8
+    assert max(int(torch.linalg.matrix_rank(long[k:, :k], rtol=1e-9)) for k in [*cuts, 1014]) == 8
     for half in (1, 2, 4, 8, 16, 32):
         for start in range(0, 64, 2 * half):
             assert torch.linalg.matrix_rank(M[start + half :, start : start + half][:half], rtol=1e-9) == 1

@@ -37,7 +37,7 @@ def test_claims_on_the_command_line(monkeypatch, capsys):
     assert out.startswith("277 claims of 8 sources")
     assert len(out.splitlines()) < 12
     assert "34 error" in out
-    assert "2 contradicted in small" in out
+    assert "2 opposite in small" in out
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_claims_on_the_command_line(monkeypatch, capsys):
         ({"chapter": "A"}, "\n  appendix A, 1 · Begin; tested"),
         ({"residual": 0.0}, "\n  chapter 01, 1 · Begin; exact"),
         ({"residual": 2.1e-15}, "\n  chapter 01, 1 · Begin; error 2e-15"),
-        ({"verdict": "contradicted in small"}, "chapter 01, 1 · Begin; contradicted in small\n  tested: that x is y"),
+        ({"verdict": "opposite in small"}, "chapter 01, 1 · Begin; opposite in small\n  tested: that x is y"),
         ({"where": ""}, "not yet in chapter 01; tested"),
         ({"erratum": "It is y.", "nature": "error"}, "\n  correction: It is y."),
         ({"erratum": "It was y.", "nature": "draft"}, "\n  in the draft only: It was y."),
