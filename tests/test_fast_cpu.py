@@ -2,15 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from oracles_ssd import DECAYS, INF, check, expected, inputs
+from oracles_ssd import DECAYS, check, expected, inputs
 
 from smalearn.course.timing import saved_bytes
 from smalearn.fast.cpu import memory, scan, ssd_cpu
 from smalearn.fast.triton import ssd_tiles
 from smalearn.linear_attention import linear_attention_recomputed
-from smalearn.testing import assert_close, random_tensors
+from smalearn.testing import assert_close
 
 
 @pytest.fixture
@@ -32,19 +30,6 @@ def test_without_features(without):
     Y, state = ssd_cpu(X, log_a, B, C, H)
     assert (Y.shape, state.shape) == (X.shape, H.shape)
     assert not Y.any()
-
-
-@given(
-    length=st.integers(1, 150),
-    leading=st.sampled_from([(), (2,), (2, 3)]),
-    strongest=st.sampled_from([0.0, -1.0, -1e2, -1e4, -INF]),
-    seed=st.integers(0, 99),
-)
-def test_any_mixture_of_decays(length, leading, strongest, seed):
-    X, _, B, C, H = inputs(length, "none", leading)
-    mild, where = random_tensors([(*leading, length)] * 2, seed=seed)
-    log_a = torch.where(where > 1, strongest, -0.1 * mild.abs())
-    check([X, log_a, B, C, H], 1e-11)  # sums of a chunk reach -32,000: a difference of two has an error of 4e-12
 
 
 def recomputed(X, log_a, B, C, H):

@@ -1,7 +1,6 @@
 """The oracle of linear attention, chunks of every length, and the gates that a form does not take."""
 
 import pytest
-import torch
 from comparing import all_close
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ from oracles_linear_attention import sum_of_products
 from registry_functions import FULL, KEY, TOKEN, Form
 
 from smalearn.linear_attention import linear_attention_chunked, linear_attention_parallel, linear_attention_recomputed
-from smalearn.testing import assert_close, random_tensors
+from smalearn.testing import assert_close
 
 KINDS = ["mild", "strong", "resets", "nothing"]
 
@@ -58,18 +57,3 @@ def test_chunk_length(chunk_len):
     for function in (linear_attention_chunked, linear_attention_recomputed):
         with pytest.raises(ValueError, match=f"^{function.__name__}: chunk_len must be .* got {chunk_len}"):
             function(*inputs(5, TOKEN), chunk_len=chunk_len)
-
-
-@pytest.mark.parametrize("gate", [False, True])
-def test_gradients_of_the_recomputing_form_are_linear_attentions(gate):
-    Q, K, V, log_a, _ = (x.requires_grad_() for x in inputs(30, TOKEN))
-    log_a = log_a if gate else None
-    (dY,) = random_tensors([V.shape], seed=9)
-    Y, _ = linear_attention_recomputed(Q, K, V, log_a, chunk_len=7)
-    dQ, dK, dV = torch.autograd.grad(Y, (Q, K, V), dY)
-    assert_close(dQ, linear_attention_parallel(dY, V, K, log_a))
-    # The others run backwards in time: the decay between two tokens belongs to the later one, now the earlier.
-    back = None if log_a is None else torch.cat([log_a.new_zeros(1), log_a[1:].flip(0)])
-    Q, K, V, dY = (x.flip(0) for x in (Q, K, V, dY))
-    assert_close(dK, linear_attention_parallel(V, dY, Q, back).flip(0))
-    assert_close(dV, linear_attention_parallel(K, Q, dY, back).flip(0))

@@ -58,16 +58,6 @@ def test_it_is_attention_with_the_mask(T, chunk_len, leading, shared):
     assert states.shape == (*leading, level_count(T), P, N)
 
 
-@pytest.mark.parametrize("T", [0, 1, 2, 7, 16, 33, 64])
-@pytest.mark.parametrize(("leading", "shared"), [((), ()), ((2,), ()), ((2, 3), (2, 1))])
-def test_decoding_is_a_binary_counter(T, leading, shared):
-    Q, K, V, log_a, weights = operands(T, leading, shared, level_count(T) + 1)
-    Y, states = log_linear_attention(Q, K, V, log_a, weights)
-    all_close(decode(Q, K, V, log_a, weights), (Y, states))
-    for bit in range(states.shape[-3]):
-        assert T >> bit & 1 or not states[..., bit, :, :].any()
-
-
 def test_it_is_that_of_fla():
     naive = pytest.importorskip("fla.ops.log_linear_attn.naive", reason="needs a peer: fla")
     Q, K, V, log_a, weights = operands(64, (2, 4), (2, 4))

@@ -101,18 +101,6 @@ def test_a_convolution_takes_few_columns_at_a_time(together, monkeypatch):
     assert_close(L.matmul(x + 1j * x.flip(0)), L.dense(torch.complex128) @ (x + 1j * x.flip(0)))
 
 
-@every_family
-@pytest.mark.parametrize("leading", [(), (2,), (2, 4)])
-def test_both_modes_of_attention_agree_with_all_gradients(family, leading):
-    for T, S in cases(family):
-        parameters = family.draw(leading, T, S)
-        Q, K, V = operands(family, [(*leading, T, 3), (*leading, S, 3), (S, 2)])
-        leaves = [x.requires_grad_() for x in (Q, K, V, *parameters)]
-        expected = (Q @ K.mT * family.oracle(T, S, parameters)) @ V
-        for mode in (sma_quadratic, sma_linear):
-            same_function(mode(Q, K, V, family.build(T, S, *parameters)), expected, leaves)
-
-
 @real_families
 def test_half_precision_is_computed_in_float32(family):
     parameters = family.draw((), 33, 33)

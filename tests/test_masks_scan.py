@@ -65,19 +65,6 @@ def test_complex_decays_with_resets(scan):
     assert_close(result[7:], expected)
 
 
-def test_negative_and_turning_decays_are_complex_logs():
-    a = torch.tensor([0.9, -0.5, 0.0, -1.0, 0.25], dtype=torch.float64)
-    log_a = torch.complex(a.abs().log(), torch.pi * (a < 0).double())
-    x = random_tensors([(5, 2)])[0]
-    y, expected = torch.zeros(2, dtype=torch.float64), []
-    for t in range(5):
-        y = a[t] * y + x[t]
-        expected.append(y)
-    for scan in SCANS:
-        assert_close(scan(x.to(torch.complex128), log_a), torch.stack(expected).to(torch.complex128))
-    assert_close(SemiseparableMask(log_a).matmul(x + 0j).real, torch.stack(expected))
-
-
 @pytest.mark.parametrize(("target", "source"), [(65, 65), (300, 100), (100, 300), (4200, 4200)])
 def test_running_sums_over_many_chunks(target, source):
     x, y = random_tensors([(2, source, 3), (2, target, 3)])

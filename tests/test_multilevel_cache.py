@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from smalearn import ShapeError
 from smalearn.multilevel import FullCache, KeyCache, WindowCache
-from smalearn.multilevel.levels import key_numbers, live_key_numbers
 from smalearn.testing import assert_close, random_tensors
 
 WIDE = torch.empty(0, dtype=torch.float64)
@@ -76,17 +75,6 @@ def read(cache, tensors, sizes):
         parts.append(y)
         start += size
     return torch.cat(parts, -2), cache
-
-
-@each_cache
-@pytest.mark.parametrize("leading", [(), (2,), (2, 4)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_token_by_token_is_parallel_attention(name, leading, dtype):
-    start, parallel = CACHES[name]
-    tensors = text(*leading, dtype=dtype)
-    Y, cache = read(start(*leading, like=tensors[0]), tensors, [1] * 32)
-    assert_close(Y, parallel(*(x.double() for x in tensors)))
-    assert (cache.length, Y.dtype) == (32, dtype)
 
 
 @each_cache
@@ -217,22 +205,6 @@ def test_decoding_after_a_recorded_prompt_leaves_its_gradient_alone(name):
 
 
 # ---------------------------------------------------------------- what is kept
-
-
-@pytest.mark.parametrize("name", ["levels", "levels-0", "levels-1", "levels-ragged", "full"])
-def test_the_key_numbers_of_every_token(name):
-    cache = CACHES[name][0]()
-    tensors, context = text(), cache.block_lens[0]
-    assert cache.key_numbers == 0
-    assert cache.key_bytes == 8 * key_numbers(context, cache.ranks, cache.block_lens)
-    assert cache.value_bytes == 8 * context * 3
-    for t in range(32):
-        _, cache = cache.read(*(x[t : t + 1] for x in tensors))
-        kept = [(t // size * size, t + 1) for size in cache.block_lens]  # the current block of every level
-        assert cache.key_numbers == sum(r * (end - start) for r, (start, end) in zip(cache.ranks, kept, strict=True))
-        assert cache.key_numbers == live_key_numbers(t + 1, cache.ranks, cache.block_lens)
-        assert cache.key_bytes == 8 * key_numbers(context, cache.ranks, cache.block_lens)
-        assert cache.nbytes == cache.key_bytes + 8 * context * 3
 
 
 @pytest.mark.parametrize("context", [1, 3, 4, 9, 16, 31])

@@ -59,6 +59,8 @@ class Counter:
 
 
 @pytest.mark.claim("004:associative-scan", "smalearn.ssm.scan.scan_cost")
+@pytest.mark.claim("004:associative-scan", "smalearn.ssm.scan.scan_by_pairs")
+@pytest.mark.claim("004:associative-scan", "smalearn.ssm.scan.scan_by_doubling")
 @pytest.mark.parametrize("method", SCANS)
 @pytest.mark.parametrize("length", range(34))
 def test_scans_of_every_length(method, length):
