@@ -7,8 +7,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ----------------------------------------------------------------------------------------------- 4.1 the decay scan
-
 
 def decay_scan(x, gamma):
     """y_t = γ y_(t-1) + x_t, one step after the other.
@@ -102,9 +100,6 @@ exercise(
         "time is axis 0": "y = torch → x = x.mT\n    y = torch ; return y → return y.mT",
     },
 )(decay_scan)
-
-
-# --------------------------------------------------------------------------- 4.2 where quotients and differences fail
 
 
 def break_it(form, least, length):

@@ -6,8 +6,6 @@ from smalearn.course.ch05.matrix import matrix_of
 from smalearn.course.exercises.core import exercise
 from smalearn.testing import relative_rms
 
-# -------------------------------------------------------------------------------------- 5.3 from the matrix to a model
-
 
 def generators(M, order):
     """A (T, N, N), B (T, N) and C (T, N) of a state space model with N = `order` states whose matrix is M.
@@ -173,9 +171,6 @@ exercise(
         "A is zero: then nothing is remembered, and M is diagonal": "basis[:, :-1] → 0 * basis[:, :-1]",
     },
 )(generators)
-
-
-# ----------------------------------------------------------------------------------------- 5.4 how many states
 
 
 def states_of_softmax():

@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import Randn, exercise
 
-# --------------------------------------------------------------------------------- 10.1 where a narrow head fails
-
 
 def confuse(L, R):
     """A query x (D) and two points X (2, D) on the unit sphere, where the head of L R^T (D, D) misses the nearer one.
@@ -98,9 +96,6 @@ exercise(
         "the same": "torch.linalg.svd(L.mT).Vh[-1] → _unit(L[:, 0]) ; torch.stack([x, -x]) → x.expand(2, -1).clone()",
     },
 )(confuse)
-
-
-# --------------------------------------------------------------------------------- 10.7 heads that add up, by formula
 
 
 def linear_error(heads, rank, dim, points):

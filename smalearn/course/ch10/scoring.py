@@ -5,8 +5,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------- 10.5 the scores of a train
-
 
 def train_scores(X, L, R):
     """X M X^T for the train M with factors L (b, a, c, s) and R (c, d, b, s): projected queries, projected keys.
@@ -128,9 +126,6 @@ exercise(
         "that moves nothing. Take its transpose, `.mT`": "L.flatten(2) → L.reshape(b, -1, a).mT",
     },
 )(train_scores)
-
-
-# ------------------------------------------------------------------------------------------- 10.6 the scores of levels
 
 
 def mlr_scores(X, L, R, ranks, blocks):

@@ -6,8 +6,6 @@ from smalearn.course.ch11.scores import pair_scores
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# --------------------------------------------------------------------------------- 11.3 one level, block by block
-
 
 def block_level(Q, K, size):
     """⊕_k Q_k K_kᵀ (T, T), zero outside of blocks of `size` tokens; the last may be shorter. Q and K (T, r).

@@ -2,8 +2,6 @@
 
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------ 11.4 what causal scores cost
-
 
 def causal_macs(length, ranks, block_lens):
     """Multiply-adds of the scores of all pairs j ≤ i, where level l counts in its blocks of block_lens[l] tokens.
@@ -137,9 +135,6 @@ exercise(
 )(causal_macs)
 
 
-# ------------------------------------------------------------------------------ 11.7 what a step of decoding needs
-
-
 def kept_keys(tokens, ranks, block_lens):
     """Count the numbers of keys that the query of the last of `tokens` tokens meets, its own key included.
 
@@ -231,9 +226,6 @@ exercise(
         "level l keeps its own block": "((tokens - 1) % size + 1) → min(tokens, block_lens[-1])",
     },
 )(kept_keys)
-
-
-# ------------------------------------------------------------------------------------ 11.9 what is left in training
 
 
 def left_in_training():

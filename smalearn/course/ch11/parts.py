@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------- 11.5 break the anchor
-
 
 def overflowing(length):
     """Finite float32 scores (length), between -1000 and 1000, on which the program goes wrong.
@@ -67,9 +65,6 @@ exercise(
         "these scores are not finite": "scores[0] = 100 → scores += torch.inf",
     },
 )(overflowing)
-
-
-# ----------------------------------------------------------------------------------------------- 11.6 merge two parts
 
 
 def merge(Y_1, lse_1, Y_2, lse_2):

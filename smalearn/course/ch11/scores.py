@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------------ 11.1 how many levels
-
 
 def shared_levels(length, block_lens):
     """Count the levels that have tokens i and j in one block: d (T, T), int64.
@@ -119,9 +117,6 @@ exercise(
         "d says how near two tokens are, whichever comes first": "return d → return d.tril()",
     },
 )(shared_levels)
-
-
-# ----------------------------------------------------------------------------------------------- 11.2 equation (9)
 
 
 def level_scores(Q, K, ranks, block_lens):
