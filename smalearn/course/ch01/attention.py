@@ -196,14 +196,8 @@ exercise(
         "the diagonal counts twice: "
         "a walk over offsets on both sides meets offset 0 two times": "@ V[near] → @ V[near] + (K[t] @ Q[t]) * V[t]",
         "your window wraps around: `torch.roll` brings the end to the beginning, and the beginning to the end": TURNED,
-        "`torch.roll` brings the end to the beginning, also where the offsets "
-        "stop at the length of the text": f"Y = torch → window = min(window, len(Q) - 1)\n    Y = torch ; {TURNED}",
         "a source s below 0 counts from the end: "
         "begin at max(t - window, 0)": f"{WINDOW} → list(range(t - window, min(t + window + 1, len(Q))))",
-        "a source s below 0 counts from the end: "
-        "only 0 ≤ s < T is there": f"{WINDOW} → list(range(max(t - window, -len(Q)), min(t + window + 1, len(Q))))",
         "you divide by how many sources are in sight: (10) is a sum, not a mean": "V[near] → V[near] / len(V[near])",
-        "your window wraps around: the first target sees the last sources. A negative index, `%` or torch.roll does "
-        "that": f"{WINDOW} → [s for s in range(len(Q)) if min(abs(t - s), len(Q) - abs(t - s)) <= window]",
     },
 )(banded_attention)

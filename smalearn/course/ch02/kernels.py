@@ -159,8 +159,6 @@ exercise(
     wrong={
         "your points are 0: "
         "the matrix is 0, and that is allowed": "if name → return torch.zeros(count, 2).double()\n    if name",
-        "your points are all equal: a matrix of one number has no negative eigenvalue, "
-        "“minus” apart": "if name → return torch.ones(count, 2).double()\n    if name",
         "your points lie on one line at equal steps: "
         "relu meets no negative score there": "if name → return 1 + time[:, None]\n    if name",
         "your points lie close together on a circle: no score is negative, "

@@ -93,9 +93,6 @@ exercise(
         "you mix the features' gates: each feature has a decay of its own, inside the sum over n": FIRST.format(
             "log_a.mean(1, keepdim=True).expand_as(Q)"
         ),
-        "the gates of all features act on each in yours: every feature has its own": lambda Q, K, log_a: gated_scores(
-            Q, K, log_a.sum(1, keepdim=True).expand_as(Q)
-        ),
         "a gate of 0 is left out: log_a = −∞ makes its product 0": FIRST.format("log_a.nan_to_num(neginf=0.0)"),
         "log_a is cut off from below: sums of −∞ are fine here": FIRST.format("log_a.clamp(min=-50)"),
         "log_a has met two exponentials: one makes it the gate": lambda Q, K, log_a: gated_scores(Q, K, log_a.exp()),
@@ -110,10 +107,6 @@ exercise(
         "log_a[:b].cumsum(0))",
         "a key meets its own gate, which acts before it is written: "
         "until the border only the gates after it act": f"{LATER} → log_a[:b]",
-        "keys fade in yours by the gates since the chunk began: those after the key count, "
-        "until the border": "later.flip(0).cumsum(0).flip(0) → log_a[:b].cumsum(0)",
-        "a key fades until the border by the gates after it, "
-        "not by those before it too": "later.flip(0).cumsum(0).flip(0) → log_a[:b].sum(0, keepdim=True)",
         "keys across the border have not faded: the gates after them act, until the border": " * until → ",
         # since the border
         "the decay since the border has met two exponentials": "[b:].cumsum(0).exp() → [b:].cumsum(0).exp().exp()",

@@ -146,8 +146,6 @@ exercise(
         "the 1 is the last entry of your value, and you divide by the first": "y[:-1] / y[-1] → y[1:] / y[0]",
         "every query reads all tokens, later ones too: a "
         "decoder has read those up to its own": "state @ Q[t] → torch.cat([V, V.new_ones(len(V), 1)], 1).mT @ K @ Q[t]",
-        "you divide the state, entry by entry, before the query reads: "
-        "read both, then divide": "y[:-1] / y[-1] → state[:-1] / state[-1] @ Q[t]",
         "you take a softmax: the weights are "
         "the dot products Q_t · K_s themselves": "y[:-1] / y[-1] → (K[: t + 1] @ Q[t]).softmax(0) @ V[: t + 1]",
     },

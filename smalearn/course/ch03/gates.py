@@ -177,8 +177,6 @@ exercise(
         "a gate of 0 is left out: log_a = −∞ makes its product 0": "V, log_a → V, log_a.nan_to_num(neginf=0.0)",
         "what a chunk writes fades in yours by the gates since its beginning: "
         "those until its END count, the last row": "L[-1] → L[:, 0]",
-        "what a chunk writes fades in yours by the gates up to each token: "
-        "those after it count, until the END": "L[-1] → since",
         "the state is read as it was at the border: "
         "it has faded since, by the gates of the chunk up to t": "since[:, None] * → ",
         "what a chunk reads has not met the gate of its own token: "
@@ -192,8 +190,6 @@ exercise(
         "the decay until the border is a difference of two sums: "
         "after a reset −∞ − (−∞) is not a number. "
         "Add up the gates after each token themselves": "L[-1] → (a.sum() - a.cumsum(0)).exp()",
-        "what a chunk writes has met its own gate too: "
-        "until the border only the gates after it act": "L[-1] → (L[-1] * a.exp())",
         "since the border all gates up to token t act, not its own alone": "since[:, None] → a.exp()[:, None]",
         **{
             f"log_a is cut off at −{limit}: sums of −∞ are fine here": f"V, log_a → V, log_a.clamp(min=-{limit})"

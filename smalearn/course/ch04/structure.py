@@ -73,8 +73,6 @@ exercise(
         "your transform runs along the columns of x: time is axis 0, `dim=0`": "[:, None] →  ; dim=0 → dim=1",
         "your transforms run along the columns of x, there and back: "
         "time is axis 0, `dim=0`": "[:, None] →  ; dim=0 → dim=1 ; [: len(x)] → [: len(x), : x.shape[1]]",
-        "your transforms of x run along its columns: time is axis 0, `dim=0` there "
-        "and back": "torch.fft.irfft(spectra, size, dim=0)[: len(x)] → torch.fft.fft(circle).real[: len(x), None] * x",
         "these are spectra, never transformed back: "
         "`irfft(…, size, dim=0)`": "rfft → fft ; torch.fft.ifft(spectra, size, dim=0) → spectra.real",
         "your circle has 2T places, and `irfft` is told 2T − 1: give "
@@ -82,8 +80,6 @@ exercise(
         "your circle has 2T − 1 places, and `irfft` is told 2T: "
         "give it the size that `rfft` had": "(spectra, size → (spectra, size + 1",
         "you multiply by the size: `irfft` has divided by it, as it must": "[: len(x)] → [: len(x)] * size",
-        "you transform back along the columns: "
-        "`ifft` and `irfft` take `dim=0` too": "rfft → fft ; ifft(spectra, size, dim=0) → ifft(spectra).real",
         "the spectrum of the circle has a number for each frequency, not for each column of x: "
         "`[:, None]`": "[:, None] → ",
         "the spectrum of the circle is one column, a number for each frequency: "

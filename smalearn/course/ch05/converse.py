@@ -114,8 +114,6 @@ exercise(
         "the weakest": "[2][:order] → [1:]\n        basis = basis[1][basis[0] > 1e-9 * basis[0][0]].flip(0)[:order]",
         "your transitions are the identity: a new basis needs a change of "
         "coordinates": "basis[:, :-1] @ before.mT → torch.eye(n, len(before), dtype=M.dtype)",
-        "all your transitions are the whole identity: a new basis needs a change of "
-        "coordinates": "return A, → return torch.eye(order, dtype=M.dtype).repeat(len(M), 1, 1),",
         "your state is the last `order` inputs as they came: it must hold what the whole "
         "block says of the past": f"{SVD}[2][:order] → torch.eye(k + 1, dtype=M.dtype)[-order:]",
         "your basis knows the next `order` outputs alone, the first rows of the block: "

@@ -71,8 +71,6 @@ exercise(
         "A held input enters all the time, and the last of it hardly decays": "phi * B → z.exp() * B",
         "this is Euler's step, A_bar = 1 + dt A: the first terms of the exponential. "
         "It even grows when dt |A| exceeds 2": "z.exp(), dt[:, None] * phi → 1 + z, dt[:, None]",
-        "where the rate is 0 you divide 0 by 0: "
-        "what is held for a time dt adds up to dt B, φ(0) = 1": "dt[:, None] * phi → torch.expm1(z) / A",
         "where the rate is 0 you divide 0 by 0, near it you lose digits: "
         "what is held for a time dt adds up to dt B, φ(0) = 1": "dt[:, None] * phi → (z.exp() - 1) / A",
         "where a step is 0 you divide 0 by 0: in no time nothing enters, B_bar is 0; "
@@ -121,7 +119,5 @@ exercise(
         "not the time since the beginning": "z = dt → z = dt.cumsum(0)",
         "your series of φ has the wrong sign: "
         "φ(z) = 1 + z/2 + z²/6 + …": "phi = torch.where(z == 0, 1, → phi = torch.where(z.abs() < 1e-3, 1 - z / 2,",
-        "you add up the steps: `dt[t]` is the length of step t, "
-        "not the time since the beginning": "dt[ → dt.cumsum(0)[",
     },
 )(hold)

@@ -103,8 +103,6 @@ exercise(
         "B and C are exchanged: input s is written by B_s, output t is read by C_t": lambda A, B, C: matrix_of(A, C, B),
         "you divide by what has acted before s: A may be any matrices, and need have "
         "no inverse": "A[t] @ h → _running(A)[t] @ torch.linalg.solve(_running(A), B[..., None])[s, :, 0]",
-        "in your product only the diagonals of the transitions count: A_t ... "
-        "A_(s+1) is a product of matrices, `@`": "A[t] @ h → A[t].diag() * h",
         "you multiply the transitions entry by entry: A_t ... "
         "A_(s+1) is a product of matrices, `@`": "A[t] @ h → A[s + 1 : t + 1].prod(0) @ B[s]",
         "every entry of your row t has B_t: input s is written by B_s": "A[t] @ h → later_first(A, s + 1, t) @ B[t]",

@@ -81,10 +81,6 @@ exercise(
         "β stands to the left of the inverse: diag(β) is the "
         "last factor": "torch.diag(beta)) → torch.eye(len(Q), dtype=Q.dtype)) ; @ corrections → * beta @ corrections",
         "β is missing on the right": "torch.diag(beta)) → torch.eye(len(Q), dtype=Q.dtype))",
-        "the inverse stands on the left: values are corrected first, then read": (
-            "torch.diag(beta)) → torch.eye(len(Q), dtype=Q.dtype)) ; @ corrections → * beta ; "
-            "return → return corrections @"
-        ),
         "this multiplies by I + A: it has to be undone": "torch.linalg.solve( → (( ; + A, → + A) @",
         "the sign in I + A is wrong: each correction takes away what earlier ones have written": "+ A → - A",
         "the weights multiply the product: "

@@ -182,8 +182,6 @@ exercise(
         "this is the whole mask: L stands to the left of your factor": _mask,
         "both stand on the diagonal: μ_t weighs the token before, one place below it": "mu[1:], -1 → mu",
         "you divide μ_t by a_t, but at t L does not decay what enters there: L[t, t] = 1": "mu[1:] → (mu / a)[1:]",
-        "μ_0 stands in the last column of row 0: "
-        "no token comes before the first": "torch.diag(mu[1:], -1) → torch.diag(mu).roll(-1, 1)",
         "this solves L₃ = D L: L stands to the left, L D": lambda a, mu, nu: torch.linalg.solve(
             _decays(a), _mask(a, mu, nu), left=False
         ),

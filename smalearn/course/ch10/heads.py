@@ -183,7 +183,6 @@ exercise(
         "E A² = N(N + D + 1)/D², and yours lacks the 1: "
         "the fourth moment of a Gaussian number is 3, not 2": "dim + 1 → dim",
         "what a direction wins has N + D + 1 below, yours N + D − 1": "dim + 1 → dim - 1",
-        "the factor k/D with k = min(H r, D) is missing: this is the error at full rank": "whole / dim * → ",
         "this is the root of the error: "
         "the mean SQUARE is asked for": "return → return ( ; dim + 1) → dim + 1)) ** 0.5",
         "you take the mean of the heads: "

@@ -168,8 +168,6 @@ exercise(
         "P_L is missing. Row number i·b + j is entry i of block j": ".mT.flatten() → .flatten()",
         "P_R is missing: you read the numbers between the factors as (b, c, s), but they were written as (c, b, s). "
         "A view moves nothing": "Z.view(c, b, s).transpose(0, 1) → Z",
-        "P_R and P_L are both missing: bring the (c, b, s) numbers between the factors into the order (b, c, s), and "
-        "the (b, a) numbers at the end into (a, b)": "Z.view(c, b, s).transpose(0, 1) → Z ; .mT.flatten() → .flatten()",
         "you turn (c, b, s) around to (s, b, c): "
         "P_R makes (b, c, s) of it, and exchanges c and b alone": "transpose(0, 1) → transpose(0, 2)",
         "the blocks of L have their columns in the order (c, s), yours meet them as (s, c): "
@@ -185,8 +183,6 @@ exercise(
         "R is (c, d, b, s), with s last": "Z.view(c, b, s) → Z.view(c, s, b).mT",
         "you reshape a block of R to (b·s, d): "
         "that moves nothing. Take its transpose, `.mT`": "R.flatten(2).mT → R.reshape(c, b * s, -1)",
-        "you divide by s, a mean: the s terms are added": ".mT.flatten() → .mT.flatten() / s",
-        "you divide by c, a mean: the c pieces are added": ".mT.flatten() → .mT.flatten() / c",
         "you divide by c·s, a mean: "
         "what the blocks of L are multiplied with is added up": ".mT.flatten() → .mT.flatten() / (c * s)",
         "your rows are in the order (a b) and then permuted once more: "
