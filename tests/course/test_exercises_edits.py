@@ -29,3 +29,8 @@ def test_a_text_that_is_not_there_is_said_to_the_author(edits):
         Edited(causal_product, [], edits).function  # noqa: B018
     (problem, *_) = verify(replace(CAUSAL, wrong=EDITS | {"missed": edits}), seeds=[0])
     assert problem.endswith("in its source to replace")
+
+
+def test_edits_that_make_no_python_are_named_to_the_author():
+    (problem,) = verify(replace(CAUSAL, wrong=EDITS | {"cut short": "return → return ("}), seeds=[0])
+    assert "'return → return ('" in problem

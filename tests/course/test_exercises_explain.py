@@ -175,8 +175,6 @@ FADING = demo(fading, lambda randn: ((randn(length, 3), randn(length).sigmoid())
             "x[1]: in the right answer it depends on nothing",
         ),
         (lambda x, a: fading(x, a) - x, "no row of your answer depends on x[t] of its own place t"),
-        (lambda x, a: fading(x, torch.ones_like(a)), "is right, what it does to all others is not"),
-        (lambda x, a: fading(x, a) + x, "is wrong, what it does to all others is right"),
         (lambda x, a: x, "row 1 of your answer does not change with x[0], and must"),
         (lambda x, a: fading(x.flip(1), a), "column 0 of your answer changes with x[..., 2], which it must not, and"),
     ],

@@ -47,20 +47,13 @@ exercise(
     oracle=_oracle,
     wrong={
         "this is the running sum: row t is not yet divided by t + 1": " / count[:, None] → ",
-        "every row is the mean over the whole sequence: the rows after t must not count": f"{MEAN} → V.mean(0) + 0 * V",
         "every row is divided by the length T: row t has only t + 1 rows behind it": "count[:, None] → len(V)",
-        "this is the mean of rows t and later: "
-        "look back, at rows 0 to t": "V.cumsum(0) / count → V.flip(0).cumsum(0).flip(0) / count.flip(0)",
         "this is the mean along each row, over its entries: "
         "time is axis 0": f"len(V) → V.shape[1] ; {MEAN} → V.cumsum(1) / count",
         "you take the mean of the mean so far and of the new row: "
         "then the new row counts half": f"{MEAN} → (0.5 ** (count[:, None] - count + (count > 1))).tril() @ V",
         "the new row counts half, and you begin with zeros, "
         "which are no row of V": f"{MEAN} → (0.5 ** (count[:, None] - count + 1)).tril() @ V",
-        "hidden rows keep a weight: a softmax of zeros "
-        "and ones gives exp(0) = 1 to the future": f"{MEAN} → torch.ones(len(V), len(V)).to(V).tril().softmax(-1) @ V",
-        "you average the last two rows only: "
-        "row t has t + 1 rows to look back on": f"{MEAN} → torch.cat([V[:1], (V[1:] + V[:-1]) / 2])",
         "the columns of your weights sum to 1: "
         "it is the rows that must": f"{MEAN} → (V / count.flip(0)[:, None]).cumsum(0)",
         "the numbers of rows run along the columns: "
@@ -71,13 +64,8 @@ exercise(
         "the mean is asked for": f"{MEAN} → torch.stack([V[: t + 1].median(0).values for t in range(len(V))])",
         "this is one number for each row: "
         "the mean of each column apart, `mean(0)`": f"{MEAN} → V.cumsum(0).mean(1) / count",
-        "row t itself is left out: the mean runs over rows 0 to t, "
-        "t included": f"{MEAN} → torch.cat([V[:1], V.cumsum(0)[:-1] / count[:-1, None]])",
     },
 )(running_mean)
-
-
-# ------------------------------------------------------------------------------------------ 0.2 what attention weighs
 
 
 def largest_weight():

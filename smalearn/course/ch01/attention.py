@@ -6,8 +6,6 @@ from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 from smalearn.sma import sma_quadratic
 
-# ------------------------------------------------------------------------------------------------- 1.1 what leaks
-
 
 def weight_on_the_future():
     """The weight that row 0 gives to the future if the mask comes BEFORE the softmax, softmax(L ∘ QKᵀ).
@@ -48,9 +46,6 @@ exercise(
         "this is the weight in row 1: row 0 has three tokens of the future": lambda: 0.5,
     },
 )(weight_on_the_future)
-
-
-# ------------------------------------------------------------------------------------------- 1.2 causal weights
 
 
 def causal_weights(Q, K):
@@ -105,8 +100,6 @@ exercise(
         # when the mask acts
         "the scores of the future became 0, and exp(0) = 1: the future keeps weight. "
         "The mask must act after the exponential, or the score must be -inf before it": "-torch.inf → 0.0",
-        "the softmax still counted the future, and the diagonal got what is missing: divide by the "
-        "sum of what the mask leaves": f"{RETURN} → W = G.softmax(-1).tril()\n    return W + (1 - W.sum(-1)).diag()",
         "the softmax still counted the future: "
         "its rows no longer sum to 1 once the future is removed": f"{RETURN} → return G.softmax(-1).tril()",
         # axes
@@ -127,29 +120,18 @@ exercise(
         "all visible ones are far below 0 they underflow": f"{SHIFT} ; peak → G.tril().max(-1, keepdim=True).values",
         "you clamp the scores: "
         "different ones become equal. Subtract the largest instead": f"{SHIFT} ; G - peak → G.clamp(max=700)",
-        "0 · (−∞) is NaN: fill in −∞ where the mask is 0, "
-        "do not multiply by it": "G.masked_fill(future, -torch.inf) → (G + future.to(G.dtype) * -torch.inf)",
         # the diagonal
         "one token of the future is visible: `tril(1)` keeps a diagonal too many": "triu(1) → triu(2)",
         "in yours a token does not see itself, and must: the diagonal belongs to the past": "triu(1) → triu()",
-        "in yours a token does not see itself, and row 0 sees nothing: "
-        "the diagonal is past, too": "triu(1) → triu() ; softmax(-1) → softmax(-1).nan_to_num()",
         # what is weighed, and what is hidden
-        "you hide what is visible: −∞ belongs where the mask is 0": "fill(future → fill(~future",
-        "your weights do not depend on Q and K: these are equal weights for all that is visible": "Q @ → 0 * Q @",
         "nothing is hidden: every target still sees the future": ".masked_fill(future, -torch.inf) → ",
         "the scores are divided by √N: "
         "in this course there is no hidden scale: scale Q where you want one": "Q @ → Q / Q.shape[-1] ** 0.5 @",
         "the exponential is missing: the weights of a softmax are e to the scores": f"{SHIFT} ; (G - peak).exp() → G",
         "a score that is 0 by itself is hidden too: hide by place, not by value": "future, → G.tril() == 0,",
-        "exponentials overflow or vanish: e^1000 is infinite, e^−1000 is 0, 0/0 is NaN. "
-        "Subtract the largest visible score of the row first, as `softmax` does": f"{SHIFT} ; G - peak → G",
         "these are the scores K Qᵀ: in row t, target t asks with its query, Q[t] · K[s]": "Q @ K.mT → K @ Q.mT",
     },
 )(causal_weights)
-
-
-# ---------------------------------------------------------------------------------------------- 1.6 a banded window
 
 
 def banded_attention(Q, K, V, window):
@@ -207,27 +189,15 @@ exercise(
         "(10) is a sum, not a mean": "return Y → return Y / (2 * window + 1)",
         "your scores weigh the value of t itself: "
         "each belongs to the value V_s of its own source": "(K[near] @ Q[t]) @ V[near] → (K[near] @ Q[t]).sum() * V[t]",
-        "your window looks only ahead: it begins at t − window": "max(t - window, 0) → t",
         "edges are repeated: beyond the first and "
         "the last token there is nothing": f"{WINDOW} → torch.arange(t - window, t + window + 1).clamp(0, len(Q) - 1)",
-        "your windows are blocks, side by side: each target "
-        "has a window of its own around it": "max(t - window, 0), t → t - t % (window + 1), t - t % (window + 1)",
-        "t itself is missing: its distance is 0, and in the window": "@ V[near] → @ V[near] - (K[t] @ Q[t]) * V[t]",
-        "each source overwrites the one before, so that the last of the window stays: "
-        "add them up": "(K[near] @ Q[t]) @ V[near] → (K[near][-1] @ Q[t]) * V[near][-1]",
         "you sum keys and values of the window separately: "
         "each value has a weight of its own": "(K[near] @ Q[t]) @ V[near] → (K[near].sum(0) @ Q[t]) * V[near].sum(0)",
         "the diagonal counts twice: "
         "a walk over offsets on both sides meets offset 0 two times": "@ V[near] → @ V[near] + (K[t] @ Q[t]) * V[t]",
         "your window wraps around: `torch.roll` brings the end to the beginning, and the beginning to the end": TURNED,
-        "`torch.roll` brings the end to the beginning, also where the offsets "
-        "stop at the length of the text": f"Y = torch → window = min(window, len(Q) - 1)\n    Y = torch ; {TURNED}",
         "a source s below 0 counts from the end: "
         "begin at max(t - window, 0)": f"{WINDOW} → list(range(t - window, min(t + window + 1, len(Q))))",
-        "a source s below 0 counts from the end: "
-        "only 0 ≤ s < T is there": f"{WINDOW} → list(range(max(t - window, -len(Q)), min(t + window + 1, len(Q))))",
         "you divide by how many sources are in sight: (10) is a sum, not a mean": "V[near] → V[near] / len(V[near])",
-        "your window wraps around: the first target sees the last sources. A negative index, `%` or torch.roll does "
-        "that": f"{WINDOW} → [s for s in range(len(Q)) if min(abs(t - s), len(Q) - abs(t - s)) <= window]",
     },
 )(banded_attention)

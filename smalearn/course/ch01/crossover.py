@@ -2,8 +2,6 @@
 
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------------------ 1.5 the crossover
-
 
 def crossover(features, head_dim):
     """The least length T = S at which order (15) with a running sum takes fewer MACs than order (13).
@@ -63,7 +61,6 @@ exercise(
         "return the least T above it": "// → / ; 1) + 1 → 1)",
         "this is where the scores T² outgrow the states T·N·P in memory: "
         "count multiply-adds": "3 * features * head_dim // (features + head_dim + 1) → features * head_dim",
-        "brackets are missing: the whole sum N + P + 1 divides": "(features + head_dim + 1) + → features + head_dim +",
         "a dense mask: with a running sum, step (15b) takes T·N·P, not T²·N·P": _dense_crossover,
         "you double T until it wins: "
         "the least T may lie between two powers of 2": "3 * features → 2 ** (3 * features ; 1) + 1 → 1)).bit_length()",

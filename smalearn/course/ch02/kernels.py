@@ -6,8 +6,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ----------------------------------------------------------------------------------------- 2.1 two degrees of exp
-
 
 def taylor_features(x):
     """Features (T, 1 + N + N²) of x (T, N) whose dot products are 1 + q·k + (q·k)²/2.
@@ -76,9 +74,6 @@ exercise(
         "these are sums x_i + x_j: each entry multiplies each": "None] * x → None] + x",
     },
 )(taylor_features)
-
-
-# ----------------------------------------------------------------------------------- 2.2 where features cannot be
 
 
 def break_features(name, count):
@@ -164,10 +159,6 @@ exercise(
     wrong={
         "your points are 0: "
         "the matrix is 0, and that is allowed": "if name → return torch.zeros(count, 2).double()\n    if name",
-        "your points are orthogonal to one another: "
-        "f of the identity breaks nothing but “minus”": "if name → return torch.eye(count).double()\n    if name",
-        "your points are all equal: a matrix of one number has no negative eigenvalue, "
-        "“minus” apart": "if name → return torch.ones(count, 2).double()\n    if name",
         "your points lie on one line at equal steps: "
         "relu meets no negative score there": "if name → return 1 + time[:, None]\n    if name",
         "your points lie close together on a circle: no score is negative, "

@@ -6,8 +6,6 @@ from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 from smalearn.kernel_attention import softmax_weights
 
-# ---------------------------------------------------------------------------------------- 2.7 Nyström attention
-
 
 def nystrom_attention(Q, K, V, landmarks):
     """Y (T, P) = softmax(Q K̃ᵀ) · A⁺ · softmax(Q̃ Kᵀ) · V with A = softmax(Q̃ K̃ᵀ), by r landmarks.
@@ -95,16 +93,12 @@ exercise(
         "each softmax goes over its own sources": f"{FIRST} → (Q @ K_means.mT).softmax(0)",
         "all your softmaxes go over the rows, dim=0: each goes over its own sources, dim=-1": "Q_means, K_means = → "
         "softmax_weights = lambda Q, K: (Q @ K.mT).softmax(0)\n    Q_means, K_means =",
-        "this is softmax attention itself: "
-        "the landmarks are missing": f"{FIRST} @ (middle @ ({LAST} @ V)) → softmax_weights(Q, K) @ V",
         "A has no softmax: it is made as the other two are": f"{A} → Q_means @ K_means.mT",
         "`landmarks` is how many there are, not the length of a segment": "(landmarks, -1) → (-1, landmarks)",
         "the last factor sums to 1 over the landmarks: "
         "each softmax goes over its own sources": f"{LAST} → (Q_means @ K.mT).softmax(0)",
         "the last factor has no softmax: it is made as the other two are": f"{LAST} → Q_means @ K.mT",
         "the first factor has no softmax: it is made as the other two are": f"{FIRST} → Q @ K_means.mT",
-        "you invert the scores and take the softmax after that: "
-        "first the softmax, then A⁺": f"{A}) → Q_means @ K_means.mT).softmax(-1)",
         "the columns of your A sum to 1: its softmax goes over the landmark KEYS, "
         "as the others over theirs": f"{A} → (Q_means @ K_means.mT).softmax(0)",
         "your landmarks are sums of their segments, not means": "mean(1) → sum(1)",

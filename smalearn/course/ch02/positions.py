@@ -7,8 +7,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------------ 2.6 cosFormer
-
 
 def cosformer(Q, K, V, horizon):
     """Y (T, P) with weights relu(Q_t)·relu(K_s)·cos(π (t - s) / (2 horizon)), divided by their sum; no (T, T) matrix.
@@ -66,8 +64,6 @@ exercise(
     oracle=_cosformer_oracle,
     way=Way(case=lambda randn, length: (*(randn(length, 2).abs() for _ in "QKV"), length), memory=1, loops=0),
     wrong={
-        "the second half is x sin θ, not sin θ alone: only then does cos·cos + sin·sin become cos(θ_t - θ_s), times "
-        "q·k. (The Mamba-2 paper prints it without the x)": "x.relu() * angles.sin() → angles.sin().expand(x.shape)",
         "the second half is sin θ alone, one column: "
         "it is relu(x) sin θ, one for each entry of x": "x.relu() * angles.sin() → angles.sin()",
         "the ReLU is missing: the weights can be negative": ".relu() → ",
@@ -80,14 +76,9 @@ exercise(
         "where the cosine is negative, beyond the horizon, it must stay": "x.relu() → x ; dim=1) → dim=1).relu()",
         "in your keys the ReLU comes after the cosine and cuts off its negative values: ReLU first": "return → "
         "k = torch.cat([(K * angles.cos()).relu(), K.relu() * angles.sin()], dim=1)\n    return",
-        "your angle runs to π instead of π/2: the cosine of a large distance becomes negative": "2 * horizon → horizon",
-        "the answer is right to seven digits: the angles are float32, because `torch.arange` holds integers and these "
-        "times a float are float32; "
-        "give it `dtype=Q.dtype`": "angles.cos → angles.float().cos ; angles.sin → angles.float().sin",
         "the division is missing: the weights of a row must sum to 1": " / (q @ k.sum(0))[:, None] → ",
         "your sums run over s ≤ t: no causal mask is asked for here": "q @ (k.mT @ V) / (q @ k.sum(0)) → "
         "(q @ k.mT).tril() @ V / (q @ k.mT).tril().sum(1)",
-        "you divide the positions by T: the horizon is given": "2 * horizon → 2 * len(Q)",
         "your weights are cos(θ_t + θ_s): the sines come with a plus": "sin() → sin() * (1 if x is Q else -1)",
         "your weights are sin(θ_t + θ_s): "
         "cosine belongs to cosine, and sine to sine": "return → k = k.roll(Q.shape[1], 1)\n    return",

@@ -6,8 +6,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ----------------------------------------------------------------------------------- 2.3 random Fourier features
-
 
 def fourier_features(x, W):
     """Features (T, 2m) of x (T, N) along W (m, N) whose dot products are unbiased estimates of exp(q·k).
@@ -96,12 +94,8 @@ exercise(
         "factor * angles.cos() ; angles.sin() → angles.sin() / math.sqrt(len(W))",
         "each side carries 1/√m, so that the product has 1/m; you have 1/m on each side": "math.sqrt(len(W)) → len(W)",
         "cosine and sine of a direction make ONE estimate: divide by √m, not by √(2m)": "len(W) → 2 * len(W)",
-        "the mean over the directions is missing: divide by √m on each side": " / math.sqrt(len(W)) → ",
     },
 )(fourier_features)
-
-
-# ------------------------------------------------------------------------------------ 2.4 positive random features
 
 
 def positive_features(x, W):
@@ -172,9 +166,6 @@ exercise(
         "the mean over the m directions is missing: divide by √(2m), not by √2": "2 * len(W) → 2",
     },
 )(positive_features)
-
-
-# ---------------------------------------------------------------------------------------- 2.5 how many features
 
 
 def features_needed():

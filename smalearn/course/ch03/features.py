@@ -6,8 +6,6 @@ from smalearn.course.ch03.gates import product
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------ 3.7 a gate for every feature
-
 
 def gated_scores(Q, K, log_a):
     """Scores of one chunk under a gate for each feature, A[t, s] = Σ_n Q[t, n] K[s, n] ∏_{s < r ≤ t} a[r, n].
@@ -70,22 +68,6 @@ def _as_many_features(randn, length):
     return randn(length, length), randn(length, length), -randn(length, length).abs()
 
 
-def _around(middle):
-    """Quotients: every decay by way of one token, as a product of a factor of t and one of s."""
-
-    def scores(Q, K, log_a):
-        b = log_a.cumsum(0)
-        b = b - b[len(b) // 2] if middle else b
-        return ((Q * b.exp()) @ (K * (-b).exp()).mT).tril()
-
-    return scores
-
-
-def _all_at_once(Q, K, log_a):
-    later = torch.ones(len(Q), len(Q)).tril(-1)[..., None] > 0
-    return torch.einsum("tn,sn,tsn->ts", Q, K, torch.where(later, log_a[:, None], 0.0).cumsum(0).exp())
-
-
 UP = "b = len(Q) // 2 → b = (len(Q) + 1) // 2"  # other halves, other wrong numbers
 FIRST = "if len → log_a = {}\n    if len"
 LATER = "torch.cat([log_a[1:b], torch.zeros_like(log_a[:1])])"
@@ -107,24 +89,10 @@ exercise(
         axis="T = N",
     ),
     wrong={
-        "nothing fades: these are the scores without gates": lambda Q, K, log_a: (Q @ K.mT).tril(),
-        "these are quotients of running products: where gates are strong they are 0/0, after a reset too": _around(
-            False
-        ),
-        "a token in the middle as reference only halves the exponents: strong gates overflow all the same, and after a "
-        "reset −∞ − (−∞) is not a number": _around(True),
-        "these are differences of running sums: after a reset −∞ − (−∞) is not a number": lambda Q, K, log_a: (
-            torch.einsum("tn,sn,tsn->ts", Q, K, (log_a.cumsum(0)[:, None] - log_a.cumsum(0)).exp()).tril()
-        ),
-        "the entries above the diagonal are not 0: token t would read later ones": _all_at_once,
         # how the gates enter
         "you mix the features' gates: each feature has a decay of its own, inside the sum over n": FIRST.format(
             "log_a.mean(1, keepdim=True).expand_as(Q)"
         ),
-        "the gates of all features act on each in yours: every feature has its own": lambda Q, K, log_a: gated_scores(
-            Q, K, log_a.sum(1, keepdim=True).expand_as(Q)
-        ),
-        "the first feature's gate acts on all: every feature has its own": FIRST.format("log_a[:, :1].expand_as(Q)"),
         "a gate of 0 is left out: log_a = −∞ makes its product 0": FIRST.format("log_a.nan_to_num(neginf=0.0)"),
         "log_a is cut off from below: sums of −∞ are fine here": FIRST.format("log_a.clamp(min=-50)"),
         "log_a has met two exponentials: one makes it the gate": lambda Q, K, log_a: gated_scores(Q, K, log_a.exp()),
@@ -139,20 +107,8 @@ exercise(
         "log_a[:b].cumsum(0))",
         "a key meets its own gate, which acts before it is written: "
         "until the border only the gates after it act": f"{LATER} → log_a[:b]",
-        "each token meets its own gate, on the diagonal too: a gate acts before its "
-        "token is written": f"return Q @ K.mT → return (Q * log_a.exp()) @ K.mT ; {LATER} → log_a[:b]",
-        "keys fade in yours by the gates since the chunk began: those after the key count, "
-        "until the border": "later.flip(0).cumsum(0).flip(0) → log_a[:b].cumsum(0)",
-        "a key fades until the border by the gates after it, "
-        "not by those before it too": "later.flip(0).cumsum(0).flip(0) → log_a[:b].sum(0, keepdim=True)",
-        "the border's own gate acts twice: it belongs to the decay since the "
-        "border alone": f"{LATER} → log_a[1 : b + 1]",
         "keys across the border have not faded: the gates after them act, until the border": " * until → ",
         # since the border
-        "the border's own gate is missing: it acts on all that comes "
-        "from before": "log_a[b:].cumsum(0) → torch.cat([torch.zeros_like(log_a[:1]), log_a[b + 1 :]]).cumsum(0)",
-        "the border's own gate is missing: it belongs to the decay since the border": f"{UP} ; log_a[b:].cumsum(0) → "
-        "torch.cat([torch.zeros_like(log_a[:1]), log_a[b + 1 :]]).cumsum(0)",
         "the decay since the border has met two exponentials": "[b:].cumsum(0).exp() → [b:].cumsum(0).exp().exp()",
         "two exponentials in the decay since the border: one is enough": f"{UP} ; [b:].cumsum(0).exp() → "
         "[b:].cumsum(0).exp().exp()",
@@ -162,14 +118,7 @@ exercise(
         "it begins at the border": "log_a[b:].cumsum(0) → log_a.cumsum(0)[b:]",
         "since the border all gates up to token t act, not its own alone": "log_a[b:].cumsum(0) → log_a[b:]",
         "what is read across the border has not faded since: the gates from the border to t act": " * since → ",
-        "the gate of token t is missing: it acts before t reads": "log_a[b:].cumsum(0) → "
-        "torch.cat([torch.zeros_like(log_a[:1]), log_a[b:-1]]).cumsum(0)",
         "every gate acts one token late": lambda Q, K, log_a: gated_scores(Q, K, log_a.roll(1, 0)),
         # which pairs
-        "a token does not see itself: the diagonal is Q_t · K_t": "return Q @ K.mT → return 0 * Q @ K.mT",
-        "the halves are missing: you have the pairs across the border alone": f"{EARLIER} → 0 ; {HALF} → 0",
-        "inside the halves nothing fades: each half is a chunk with gates, too": f"{EARLIER} → "
-        f"(Q[:b] @ K[:b].mT).tril() ; {HALF} → (Q[b:] @ K[b:].mT).tril()",
-        "your rows are keys: rows are to be queries": lambda Q, K, log_a: gated_scores(Q, K, log_a).mT,
     },
 )(gated_scores)

@@ -5,8 +5,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# --------------------------------------------------------------------------------------------- 3.1 a running sum
-
 
 def running_attention(Q, K, V):
     """Causal linear attention Y_t = H_t Q_t by one running sum over time; no (T, T) matrix, no loop.
@@ -53,13 +51,10 @@ exercise(
     oracle=_double_loop,
     way=Way(case=lambda randn, length: tuple(randn(length, 2) for _ in "QKV"), memory=1, loops=0),
     wrong={
-        "this is Q (KᵀV): every query reads the sum over ALL tokens. "
-        "Each needs the state of its own time": "Z.cumsum(0) → Z.sum(0).expand(Z.shape)",
         "KᵀV is (N, P) and has no time axis left: you summed along the features. Sum the outer products of the tokens, "
         "before time is summed away": "Z.cumsum(0) → Z.sum(0).cumsum(1).expand(Z.shape)",
         "each query reads the state before its own token was written; "
         "the causal mask has ones on the diagonal": "Z.cumsum(0) → Z.cumsum(0) - Z",
-        "your sum runs from the end: token t reads tokens t and later": "Z.cumsum(0) → Z.flip(0).cumsum(0).flip(0)",
         "you sum after reading: each value was weighed by its own query, (Q_s · K_s) V_s. "
         "Sum first; then query t reads the sum": "Z.cumsum(0) → Z ; H, Q) → H, Q).cumsum(0)",
         "your running sum goes along axis 1 of the (T, P, N) outer products: time is axis 0": "cumsum(0) → cumsum(1)",
@@ -74,9 +69,6 @@ exercise(
         "so that each value stays with its own key": "V[ → V.cumsum(0)[ ; K[ → K.cumsum(0)[ ; Z.cumsum(0) → Z",
     },
 )(running_attention)
-
-
-# --------------------------------------------------------------------------------- 3.2 the normaliser rides along
 
 
 def decode(Q, K, V):
@@ -143,23 +135,17 @@ exercise(
         "you divide by the sum of what is read: the weights are to sum to 1, not the values": "y[-1] → y[:-1].sum()",
         "you divide by the sum of the keys: the query must read that row of the state too": "y[-1] → state[-1].sum()",
         "a sum of weights below 1 is raised to 1: divide by the sum as it is": "y[-1] → y[-1].clamp(min=1)",
-        "each token reads the state before its own was written: write first, then read": "state = state + → "
-        "before, state = state, state + ; state @ → before @ ; y[-1] → (y[-1] if t else 1)",
         "the first token reads an empty state, 0/0: write first, then read": "state = state + → "
         "before, state = state, state + ; state @ → before @",
         "the 1 stands at the end of queries and keys, and you divide by the last value: "
         "the 1 belongs to the values": "state @ Q[t] → (state @ Q[t])[:-1] + V[: t + 1].sum(0) ; y[:-1] → y",
         "you divide the state itself at every token: "
         "divide what is read, and keep the state as it is": "/ y[-1] → / y[-1]\n        state = state / y[-1]",
-        "each token overwrites the state, so that you read its own value back: "
-        "add the outer product to the state instead": "state = state + → state =",
         "the 1 stands in front of the value, and you divide by the last entry: that is a sum of values. "
         "Divide by the entry in which you put the 1": "[V[t], V.new_ones(1)] → [V.new_ones(1), V[t]]",
         "the 1 is the last entry of your value, and you divide by the first": "y[:-1] / y[-1] → y[1:] / y[0]",
         "every query reads all tokens, later ones too: a "
         "decoder has read those up to its own": "state @ Q[t] → torch.cat([V, V.new_ones(len(V), 1)], 1).mT @ K @ Q[t]",
-        "you divide the state, entry by entry, before the query reads: "
-        "read both, then divide": "y[:-1] / y[-1] → state[:-1] / state[-1] @ Q[t]",
         "you take a softmax: the weights are "
         "the dot products Q_t · K_s themselves": "y[:-1] / y[-1] → (K[: t + 1] @ Q[t]).softmax(0) @ V[: t + 1]",
     },

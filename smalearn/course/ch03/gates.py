@@ -5,8 +5,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------------- 3.4 at the border
-
 
 def halves(log_a, s, border, t):
     """Two factors of the decay between s and t: until the border, and since.
@@ -68,33 +66,21 @@ exercise(
     way=Way(case=lambda randn, length: (-randn(length).abs(), 1, length // 2, length - 2), differences=False),
     wrong={
         # where they begin and end
-        "your first factor begins at token 0: it begins after s": "s + 1 : → :",
         "your first factor has the gate of token s itself: that acts before s is written": "s + 1 : → s :",
-        "the gate of the border's token is in both factors: it belongs to the second alone": "border] → border + 1]",
-        "the gate of the border's token is in the first factor: "
-        "the chunk that it begins knows it, the one before does not": "border] → border + 1] ; [border → [border + 1",
+        "your first factor ends a gate too early: it runs up to the border, `[… : border]`": "border] → border - 1]",
         "the gate of the border's token is missing: it is the first of the second factor": "[border → [border + 1",
         "the last gate is missing: token t is read after its own gate has acted": "t + 1 → t",
-        "your first factor holds the whole product: then it knows t": "border] → t + 1] ; [border : t + 1] → [:0]",
-        "your second factor holds the whole product: then it knows s": "[s + 1 : border] → [:0] ; [border : → [s + 1 :",
         "the factors are exchanged: "
         "first what comes before the border": "until.item(), since.item() → since.item(), until.item()",
-        "both factors begin and end a gate too early: "
-        "token s meets the gates after it, and token t its own too": "s + 1 : → s : ; t + 1 → t",
         # how they are computed
-        "these are quotients of running products, or differences of running sums: NaN after a reset": DIFFERENCES,
         "you multiply logarithms: multiply the gates, or add their logarithms": ".sum().exp() → .prod()",
         "you add the gates up: they act one after the other, so they are multiplied": ".sum().exp() → .exp().sum()",
-        "strong gates are cut off at a lower limit: sums of −∞ are fine here": ".sum() → .clamp(min=-20).sum()",
         "a gate of 0 is left out: log_a = −∞ makes its product 0": ".sum() → .nan_to_num(neginf=0.0).sum()",
         "these are differences of running sums, and where those are not a number you put 0: "
         "the product may be another": f"{DIFFERENCES} ; .item() → .nan_to_num().item()",
         "these are sums of log_a: the factors are their exponentials": ".exp() → ",
     },
 )(halves)
-
-
-# ----------------------------------------------------------------------------------------------- 3.5 chunk by chunk
 
 
 def chunked_attention(Q, K, V, log_a, chunk_len):
@@ -154,11 +140,6 @@ def _four_chunks(randn, length):
     return *(randn(length, 16) for _ in "QKV"), -randn(length).abs(), length // 4
 
 
-def _by_quotients(Q, K, V, log_a, chunk_len):
-    b = log_a.cumsum(0).exp()[:, None]
-    return ((Q * b) @ (K / b).mT).tril() @ V
-
-
 def _by_logarithms(Q, K, V, log_a, chunk_len):
     states = [V.new_zeros(V.shape[1], K.shape[1])]
     for k, v, a in zip(K, V, log_a, strict=True):
@@ -183,14 +164,12 @@ exercise(
         differences=False,
     ),
     wrong={
-        "nothing fades: this is linear attention without gates": "V, log_a → V, torch.zeros_like(log_a)",
         "you multiply by log_a, the logarithm of the gate: the gate is its exponential": _by_logarithms,
         "log_a has met two exponentials: one makes it the gate": "V, log_a → V, log_a.exp()",
         "you add up the gates since the border: "
         "they multiply. Sum the logarithms, then take the exponential": "since[:, None] → a.exp().cumsum(0)[:, None]",
         "the chunks know nothing of one another: "
         "the state of the earlier chunks is never read": " + since[:, None] * (q @ state.mT) → ",
-        "inside a chunk a token does not see itself: the diagonal belongs to the mask": "(L * → (L.tril(-1) *",
         "the state already holds the present chunk when it is read: "
         "its tokens count twice": "(q @ state.mT) → (q @ (since[-1] * state + (L[-1][:, None] * v).mT @ k).mT)",
         "after the exponential the entries above the diagonal are 1, and tokens read later ones: "
@@ -198,32 +177,19 @@ exercise(
         "a gate of 0 is left out: log_a = −∞ makes its product 0": "V, log_a → V, log_a.nan_to_num(neginf=0.0)",
         "what a chunk writes fades in yours by the gates since its beginning: "
         "those until its END count, the last row": "L[-1] → L[:, 0]",
-        "what a chunk writes fades in yours by the gates up to each token: "
-        "those after it count, until the END": "L[-1] → since",
-        "the border's own gate is missing in yours: it acts on the old state "
-        "before the first token reads": "since[:, None] → torch.cat([a.new_zeros(1), a[1:]]).cumsum(0).exp()[:, None]",
-        "the state holds only the last chunk: add to it, do not replace it": "since[-1] * state + → ",
-        "inside a chunk nothing fades: its scores need the decay between s and t": "L * → torch.ones_like(L).tril() *",
         "the state is read as it was at the border: "
         "it has faded since, by the gates of the chunk up to t": "since[:, None] * → ",
         "what a chunk reads has not met the gate of its own token: "
         "the decay since the border includes a_t": "since[:, None] → torch.cat([a.new_ones(1), since[:-1]])[:, None]",
         "what a chunk writes enters the state unfaded: "
         "a token has met the gates after it, until the border": "L[-1][:, None] * v → v",
-        "the old state does not fade from chunk to chunk: all gates of the chunk act on it": "since[-1] * → ",
-        "only the last gate of a chunk acts on the old state: all gates of the chunk do": "since[-1] → a[-1].exp()",
         "the decay since the border is still a sum of logarithms: "
         "take its exponential": "= a.cumsum(0).exp() → = a.cumsum(0)",
         "what is read is multiplied by a sum of logarithms: "
         "the decay since the border is its exponential": "since[:, None] → a.cumsum(0)[:, None]",
-        "the gates act inside the chunks alone: what enters the state fades until the border, the state from chunk to "
-        "chunk, "
-        "and what is read since the border": "= a.cumsum(0).exp() → = torch.ones_like(a) ; L[-1][:, None] * v → v",
         "the decay until the border is a difference of two sums: "
         "after a reset −∞ − (−∞) is not a number. "
         "Add up the gates after each token themselves": "L[-1] → (a.sum() - a.cumsum(0)).exp()",
-        "what a chunk writes has met its own gate too: "
-        "until the border only the gates after it act": "L[-1] → (L[-1] * a.exp())",
         "since the border all gates up to token t act, not its own alone": "since[:, None] → a.exp()[:, None]",
         **{
             f"log_a is cut off at −{limit}: sums of −∞ are fine here": f"V, log_a → V, log_a.clamp(min=-{limit})"
@@ -232,23 +198,12 @@ exercise(
         "these are differences of running sums: after a reset −∞ − (−∞) is not a number. Add up the gates between the "
         "two tokens themselves": "a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0) → "
         "(a.cumsum(0)[:, None] - a.cumsum(0))",
-        "0 · (−∞) is not a number: do not multiply log_a by a mask, select with `tril` "
-        "or `torch.where`": "a[:, None].expand(len(a), len(a)).tril(-1) → "
-        "(torch.ones(len(a), len(a)).to(a).tril(-1) * a[:, None])",
         "inside a chunk your running sum goes along the rows: "
         "add up each column from the top down, `cumsum(0)`": "tril(-1).cumsum(0) → tril(-1).cumsum(1)",
-        "each token meets its own gate, which acts before it is written: "
-        "use `tril(-1)`": "V, log_a → V * log_a.exp()[:, None], log_a",
-        "these are quotients of running products: after a reset, or many strong gates, they are 0/0": _by_quotients,
         "what is left after the whole chunks is a shorter chunk of its own: "
         "your answer ends before it": "outputs) → outputs[: len(Q) // chunk_len])",
-        "the last, shorter chunk is lost: after the whole chunks, T mod c tokens may be left": "outputs) → "
-        "outputs) * (torch.arange(len(Q)) < len(Q) // chunk_len * chunk_len)[:, None]",
     },
 )(chunked_attention)
-
-
-# ------------------------------------------------------------------------------------------ 3.6 what a model keeps
 
 
 def kept_numbers():

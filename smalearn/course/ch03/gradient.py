@@ -5,8 +5,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------ 3.3 a gradient in time
-
 
 def grad_keys(Q, V, dY):
     """Gradient of the keys: linear attention backwards in time, dK_s = R_s^T V_s with R_s = Σ_{t ≥ s} dY_t Q_t^T.
@@ -67,8 +65,6 @@ exercise(
         "you sum dY and Q separately, then every dY meets every Q: take the outer "
         "products first": ".flip(0).cumsum(0).flip(0) →  ; Y[ → Y.flip(0).cumsum(0).flip(0)[ ; Q[ → "
         "Q.flip(0).cumsum(0).flip(0)[",
-        "you sum dY alone over t ≥ s, and take Q_s: "
-        "each dY_t belongs to its own Q_t": ".flip(0).cumsum(0).flip(0) →  ; Y[ → Y.flip(0).cumsum(0).flip(0)[",
         "you turned round the running sums alone: "
         "the products that they add must be turned round before, too": ".flip(0).cumsum → .cumsum",
         "you turned time round for the running sum and did not turn it back: "

@@ -7,8 +7,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ----------------------------------------------------------------------------------------------- 4.1 the decay scan
-
 
 def decay_scan(x, gamma):
     """y_t = γ y_(t-1) + x_t, one step after the other.
@@ -77,8 +75,6 @@ exercise(
         "γ multiplies the last SUM y_(t-1), not the last x": "y[t] = now → y[t] = gamma * x[t - 1] * (t > 0) + x[t]",
         "you multiply the new token by 1 − γ: "
         "that is an exponential moving average. The mask has ones on its diagonal": "+ x[t] → + (1 - gamma) * x[t]",
-        "you begin with y_0 = x_0 and then multiply each new token by 1 − γ: that is an exponential moving average. "
-        "The mask has ones on its diagonal": "+ x[t] → + (1 - gamma if t else 1) * x[t]",
         "your weight is γ^s, the place in the sequence: "
         "it must be γ^(t-s), the distance": "gamma * now + x[t] → now + gamma**t * x[t]",
         "your scan runs backwards: token t sees itself and what comes later": "range(len(x)) → reversed(range(len(x)))",
@@ -93,8 +89,6 @@ exercise(
         "one tensor, changed in place, stands T times in your list": "return y → return y[-1:].expand_as(y)",
         "your decay is e^(−γ): γ itself is the factor": "gamma * → math.exp(-gamma) *",
         "your decay is e^γ: γ itself is the factor": "gamma * → math.exp(gamma) *",
-        "you divide by γ^s, which is 0 where γ is 0, and becomes 0 for a float where γ is small: let the sum "
-        "fade instead": _quotients,
         "you divide by γ^s, which is 0 for a float after enough tokens, and 0 / 0 is NaN: let the sum "
         "fade instead": lambda x, gamma: _quotients(x, gamma) if gamma else x,
         "this is the last sum alone: y has a row for every t": "return y → return now",
@@ -102,9 +96,6 @@ exercise(
         "time is axis 0": "y = torch → x = x.mT\n    y = torch ; return y → return y.mT",
     },
 )(decay_scan)
-
-
-# --------------------------------------------------------------------------- 4.2 where quotients and differences fail
 
 
 def break_it(form, least, length):

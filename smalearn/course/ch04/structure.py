@@ -8,9 +8,6 @@ from smalearn.course.exercises.way import Way
 __all__ = ["Operator"]
 
 
-# ------------------------------------------------------------------------------------------- 4.3 Toeplitz by the FFT
-
-
 def toeplitz_product(column, row, x):
     """A Toeplitz matrix is a corner of a circulant one, and a circulant product is a product of spectra.
 
@@ -61,9 +58,6 @@ exercise(
         case=lambda randn, length: (randn(length), randn(length), randn(length, 2)), memory=1, needs=("torch.fft",)
     ),
     wrong={
-        "this is the circular convolution with the column alone: the end of the sequence wraps "
-        "around into its beginning. The circle needs 2T − 1 places": "torch.cat([column, row[1:].flip(0)]) → column",
-        "everything above the diagonal is 0: the first row is not used": "row[1:].flip(0) → 0 * row[1:]",
         "the row stands on the circle in its own order: "
         "going on from distance T−1, the next is −(T−1), and −1 comes last": ".flip(0) → ",
         "row[0] stands on the circle as well, so that every negative distance is one place off: "
@@ -79,8 +73,6 @@ exercise(
         "your transform runs along the columns of x: time is axis 0, `dim=0`": "[:, None] →  ; dim=0 → dim=1",
         "your transforms run along the columns of x, there and back: "
         "time is axis 0, `dim=0`": "[:, None] →  ; dim=0 → dim=1 ; [: len(x)] → [: len(x), : x.shape[1]]",
-        "your transforms of x run along its columns: time is axis 0, `dim=0` there "
-        "and back": "torch.fft.irfft(spectra, size, dim=0)[: len(x)] → torch.fft.fft(circle).real[: len(x), None] * x",
         "these are spectra, never transformed back: "
         "`irfft(…, size, dim=0)`": "rfft → fft ; torch.fft.ifft(spectra, size, dim=0) → spectra.real",
         "your circle has 2T places, and `irfft` is told 2T − 1: give "
@@ -88,8 +80,6 @@ exercise(
         "your circle has 2T − 1 places, and `irfft` is told 2T: "
         "give it the size that `rfft` had": "(spectra, size → (spectra, size + 1",
         "you multiply by the size: `irfft` has divided by it, as it must": "[: len(x)] → [: len(x)] * size",
-        "you transform back along the columns: "
-        "`ifft` and `irfft` take `dim=0` too": "rfft → fft ; ifft(spectra, size, dim=0) → ifft(spectra).real",
         "the spectrum of the circle has a number for each frequency, not for each column of x: "
         "`[:, None]`": "[:, None] → ",
         "the spectrum of the circle is one column, a number for each frequency: "
@@ -105,13 +95,8 @@ exercise(
         "you keep its real part, which knows only the mean of column and row": "rfft(circle) → rfft(circle).real",
         "the result is T − 1 places late: distance 0 and x both begin at place 0, "
         "`cat([column, …])`": "[column, row[1:].flip(0)] → [row[1:].flip(0), column]",
-        "the column runs backwards: after distance 0 comes distance 1": "[column, → [column.flip(0),",
-        "you add two halves that both contain the diagonal": "[: len(x)] → [: len(x)] + row[0] * x",
     },
 )(toeplitz_product)
-
-
-# -------------------------------------------------------------------------------------- 4.4 a mask of low rank on top
 
 
 def masked_product(U, V, B, x):
@@ -170,9 +155,6 @@ exercise(
     oracle=lambda U, V, B, x: ((U @ V.mT) * B.matmul(torch.eye(B.shape[1], dtype=x.dtype))) @ x,
     way=Way(case=lambda randn, T: (randn(T, 2), randn(T, 2), Operator(randn(T, T)), randn(T, 2)), memory=1),
     wrong={
-        "only the first column of U and V takes part: the identity is a sum over all R of them": "U.shape[1] → 1",
-        "only the last column of U and V takes part: "
-        "the identity is a sum over all R of them": "range(U.shape[1]) → [-1]",
         "columns of x and of U are mixed up on the way back: cut as you joined, (r columns)": lambda U, V, B, x: (
             B.matmul((V[:, :, None] * x[:, None]).flatten(1)).unflatten(1, (x.shape[1], -1)) * U[:, None]
         ).sum(-1),
@@ -190,8 +172,6 @@ exercise(
         "column r of U and V meets column r of x alone: each r meets all of x, "
         "and the results add up": f"sum({TERM} for r in range(U.shape[1])) → U * B.matmul(V * x)",
         "`U[r]` is a row: u_r is the column `U[:, r]`": "[:, r, None] → [r, :, None]",
-        "the rows that come out of B are not scaled by u_r": "U[:, r, None] * → ",
-        "the rows that go into B are not scaled by v_r": "V[:, r, None] * → ",
         "U and V are exchanged: U has a row for each target, "
         "and scales what comes OUT of B": f"{TERM} → V[:, r, None] * B.matmul(U[:, r, None] * x)",
         "you multiply two products with x entry by entry: that is not the product of the two matrices, "
@@ -200,9 +180,6 @@ exercise(
         "u_t belongs to the row that comes out": "U[:, r, None] * B.matmul( → B.matmul(U[:, r, None] * ",
     },
 )(masked_product)
-
-
-# -------------------------------------------------------------------------------------------- 4.5 how large a state
 
 
 def state_numbers():

@@ -6,8 +6,6 @@ from smalearn.course.ch05.matrix import matrix_of
 from smalearn.course.exercises.core import exercise
 from smalearn.testing import relative_rms
 
-# -------------------------------------------------------------------------------------- 5.3 from the matrix to a model
-
 
 def generators(M, order):
     """A (T, N, N), B (T, N) and C (T, N) of a state space model with N = `order` states whose matrix is M.
@@ -116,8 +114,6 @@ exercise(
         "the weakest": "[2][:order] → [1:]\n        basis = basis[1][basis[0] > 1e-9 * basis[0][0]].flip(0)[:order]",
         "your transitions are the identity: a new basis needs a change of "
         "coordinates": "basis[:, :-1] @ before.mT → torch.eye(n, len(before), dtype=M.dtype)",
-        "all your transitions are the whole identity: a new basis needs a change of "
-        "coordinates": "return A, → return torch.eye(order, dtype=M.dtype).repeat(len(M), 1, 1),",
         "your state is the last `order` inputs as they came: it must hold what the whole "
         "block says of the past": f"{SVD}[2][:order] → torch.eye(k + 1, dtype=M.dtype)[-order:]",
         "your basis knows the next `order` outputs alone, the first rows of the block: "
@@ -173,9 +169,6 @@ exercise(
         "A is zero: then nothing is remembered, and M is diagonal": "basis[:, :-1] → 0 * basis[:, :-1]",
     },
 )(generators)
-
-
-# ----------------------------------------------------------------------------------------- 5.4 how many states
 
 
 def states_of_softmax():

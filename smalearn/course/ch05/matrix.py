@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------------ 5.1 the matrix, unrolled
-
 
 def matrix_of(A, B, C):
     """M (T, T) with M[t, s] = C_t^T A_t ... A_(s+1) B_s for s ≤ t, and 0 above the diagonal.
@@ -97,24 +95,14 @@ exercise(
     wrong={
         "your product is A_(s+1) ... A_t. The first transition to act stands next to B_s, the last one next to C_t: "
         "A_t ... A_(s+1), and matrices do not commute": "A[t] @ h → earlier_first(A, s + 1, t) @ B[s]",
-        "your product includes A_s. Input s enters after A_s has acted: the range is s < j ≤ t, "
-        "and empty on the diagonal": "h = B[s] → h = A[s] @ B[s]",
-        "your product stops before A_t: the state is moved first and seen afterwards, "
-        "so that A_t counts": "h = A[t] @ h → h = A[t - 1] @ h if t - 1 > s else h",
         "your product is A_(t-1) ... A_s: each transition acts one step late. "
         "The range is s < j ≤ t": "h = A[t] @ h → h = A[t - 1] @ h",
-        "entries above the diagonal must be 0: no output depends on a later "
-        "input": "range(s + 1, length) → range(length) ; A[t] @ h → later_first(A, min(s, t) + 1, max(s, t)) @ B[s]",
         "this is the transpose: rows are outputs t, columns are inputs s": "return M → return M.mT",
         "your transitions are transposed: `h @ A[t]` is A_t^T h. The state is a column, "
         "`A[t] @ h`": "A[t] @ h → h @ A[t]",
         "B and C are exchanged: input s is written by B_s, output t is read by C_t": lambda A, B, C: matrix_of(A, C, B),
         "you divide by what has acted before s: A may be any matrices, and need have "
         "no inverse": "A[t] @ h → _running(A)[t] @ torch.linalg.solve(_running(A), B[..., None])[s, :, 0]",
-        "only A_t acts in your matrix: "
-        "what was written at s meets every transition from s + 1 to t": "A[t] @ h → A[t] @ B[s]",
-        "in your product only the diagonals of the transitions count: A_t ... "
-        "A_(s+1) is a product of matrices, `@`": "A[t] @ h → A[t].diag() * h",
         "you multiply the transitions entry by entry: A_t ... "
         "A_(s+1) is a product of matrices, `@`": "A[t] @ h → A[s + 1 : t + 1].prod(0) @ B[s]",
         "every entry of your row t has B_t: input s is written by B_s": "A[t] @ h → later_first(A, s + 1, t) @ B[t]",
@@ -132,9 +120,6 @@ exercise(
         "Multiply each segment on its own": "h = B[s] → h = _running(A)[s] @ torch.linalg.pinv(_running(A)[s]) @ B[s]",
     },
 )(matrix_of)
-
-
-# --------------------------------------------------------------------------------------------- 5.2 the bottleneck
 
 
 def through_the_state(A, B, C, k):
@@ -179,11 +164,6 @@ def _sides(A, B, C, k):
     return torch.stack(rows), torch.stack(columns, 1)
 
 
-def _by_svd(A, B, C, k):
-    U, S, Vh = torch.linalg.svd(matrix_of(A, B, C)[k:, :k], full_matrices=False)
-    return U[:, : B.shape[1]] * S[: B.shape[1]], Vh[: B.shape[1]]
-
-
 exercise(
     "5.2",
     "The bottleneck",
@@ -204,20 +184,13 @@ exercise(
         "your columns include A_s: input s enters after A_s has acted": "column @ B[s] → column @ A[s] @ B[s]",
         "your right side has a column for input k, too: the block M[k:, :k] ends at the "
         "state before it": "row = A[t] @ row → row = A[t] @ row if t > k else row ; range(k - 1, → range(k,",
-        "your rows have B where C belongs: output t is read by C_t": "C[t] → B[t]",
-        "your columns have C where B belongs: input s is written by B_s": "B[s] → C[s]",
         "B and C have changed places: output t is read by C_t, input s is written by B_s": "C[t] → B[t] ; B[s] → C[s]",
         "the transitions of your rows are transposed: row t is C_t^T A_t ... A_k": "A[t] → A[t].mT",
         "the transitions of your columns are transposed: `B[s] @ A[t]` is A_t^T B_s. A state is a column, "
         "`A[t] @ h`": "A[s] → A[s].mT",
-        "your right side is B alone: what was written at s still meets A_(s+1) ... A_(k-1)": "column @ B[s] → B[s]",
         "your left side begins with y_(k+1): "
         "its first row is for y_k, C_k^T A_k": "torch.stack(left) → torch.stack(left)[1:]",
-        "your columns stop before A_(k-1): the state after step k-1 "
-        "has met it": "column = column @ A[s] → column = column @ A[s] if s < k - 1 else column",
         "your rows have A_t alone: A_(t-1) ... A_k is missing": "A[t] @ row → A[t]",
         "your rows take powers of A_k: every step has a transition of its own": "A[t] → A[k]",
-        "the product of your sides is right, but their columns are mixed: an SVD knows nothing of the state. "
-        "Row t of the left side is C_t^T A_t ... A_k": _by_svd,
     },
 )(through_the_state)

@@ -73,26 +73,12 @@ exercise(
         "It has to be taken away from U": "torch.linalg.solve(product, B[t]) → product @ B[t]",
         "your V_s stops before A_s: its product is A_s ... A_1, "
         "taken once this step's transition is in it": "solve(product, → solve(later_first(A, 1, t - 1),",
-        "your U_t stops before A_t: its product is A_t ... A_1, "
-        "taken once this step's transition is in it": "product.mT → later_first(A, 1, t - 1).mT",
         "your inverse is in U: it belongs into V, "
         "which takes away from U what is too much": "A[t] @ product → product @ torch.linalg.inv(A[t])",
-        "you multiply entry by entry, as `A.cumprod(0)` does: "
-        "these are products of matrices, `@`": "if t: → if True: ; A[t] @ product → A[: t + 1].prod(0)",
         "your inverse is 1/x of each entry: "
         "that of a matrix is `torch.linalg.inv`": "torch.linalg.solve(product, B[t]) → 1 / product @ B[t]",
         "the rows at 0 are missing: there the product is the identity, "
         "U_0 = C_0 and V_0 = B_0": "torch.stack(U), torch.stack(V) → torch.stack(U)[1:], torch.stack(V)[1:]",
-        "your U begins with A_0, and V does not: "
-        "then it does not cancel in U V^T": "product.mT → later_first(A, 0, t).mT",
-        "your V begins with A_0, and U does not: "
-        "then it does not cancel in U V^T": "solve(product, → solve(later_first(A, 0, t),",
-        "your products belong to the future, A_(T-1) ... A_(t+1): "
-        "they go from A_1 to A_t": "if t: → if True: ; A[t] @ product → later_first(A, t + 1, len(B) - 1)",
-        "your U_t is C_t alone: the state at t has met A_1 to A_t, "
-        "and V_s takes away what is too much": "product.mT @ C[t] → C[t]",
-        "your V_s is B_s alone: of A_t ... "
-        "A_1 in U_t the part up to A_s is too much": "torch.linalg.solve(product, B[t]) → B[t]",
         "your inverse is the transpose: "
         "that is right for rotations alone": "torch.linalg.solve(product, B[t]) → product.mT @ B[t]",
         "B and C are exchanged: U is made of C, which reads, and V of B, which writes": lambda A, B, C: (
@@ -100,7 +86,6 @@ exercise(
         ),
         "your U_t and V_t have A_t alone: "
         "their products go from A_1 to A_t": "if t: → if True: ; A[t] @ product → A[t]",
-        "your U_t and V_t have A_t alone, from t = 1 on: their products go from A_1 to A_t": "A[t] @ product → A[t]",
         "your inverse is cut off at a thousandth of its largest singular value: "
         "`torch.linalg.inv` is not": "torch.linalg.solve(product, B[t]) → torch.linalg.pinv(product, rtol=1e-3) @ B[t]",
         "your inverse is A_s^-1 ... A_1^-1: an inverse reverses the order of a product, "

@@ -6,8 +6,6 @@ from smalearn.course.ch05.matrix import matrix_of
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# --------------------------------------------------------------------------------------------- 5.6 what was the input?
-
 
 def find_input(A, B, C, y):
     """The x (T,) whose output is y: solve M x = y in linear time, without the dense matrix M (T, T) of the model.
@@ -80,24 +78,19 @@ exercise(
         "`A[t] @ h`": "A[t] @ h → h @ A[t]",
         "you keep C_t^T B_t away from 0 by a clamp, "
         "which makes every negative one tiny: none is 0": "(C[t] @ B[t]) → (C[t] @ B[t]).clamp(min=1e-8)",
-        "you divide by C_t^T C_t: the output shows C_t^T B_t of its own input": "/ (C[t] @ B[t]) → / (C[t] @ C[t])",
         "you divide by B_t^T B_t: the output shows C_t^T B_t of its own input": "/ (C[t] @ B[t]) → / (B[t] @ B[t])",
+        "you take away B_t^T A_t h_(t-1): the output is read by C_t": "C[t] @ past → B[t] @ past",
         "the division comes too early: first take away what the past contributes, "
         "then divide all that is left": "(y[t] - C[t] @ past) / (C[t] @ B[t]) → y[t] / (C[t] @ B[t]) - C[t] @ past",
         "what the past contributes has the wrong sign: it is in y_t, "
         "and has to be taken away": "y[t] - C[t] @ past → y[t] + C[t] @ past",
         "you run backwards in time: y_0 shows x_0 alone, "
         "so that the first input is known first": "range(len(y)) → reversed(range(len(y)))",
-        "you take away the output before: of the past, "
-        "y_t has C_t^T A_t h_(t-1)": "C[t] @ past → (y[t - 1] if t else 0)",
         "this is M y, the model run forwards: y is what came out of it, and x what went in": lambda A, B, C, y: (
             matrix_of(A, B, C) @ y
         ),
     },
 )(find_input)
-
-
-# ------------------------------------------------------------------------------------------- 5.7 two steps are one step
 
 
 def combine(earlier, later):
@@ -186,7 +179,6 @@ exercise(
         "you multiply b_later by both transitions and b by none: "
         "A_later b + b_later": "A_later @ b + b_later → A_later @ A @ b_later + b",
         "the earlier transition is transposed: A_later A": "A_later @ A, → A_later @ A.mT,",
-        "the product of the transitions is transposed: A_later A": "A_later @ A, → (A_later @ A).mT,",
         "you multiply the transitions entry by entry: "
         "two steps in turn are a product of matrices, `@`": "A_later @ A, → A_later * A,",
         "of A_later only the diagonal acts on b: "

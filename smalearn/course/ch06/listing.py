@@ -2,10 +2,8 @@
 
 import torch
 
-from smalearn.course.ch06.mask import decay_mask, decays, differences, quotients, with_a_reset
+from smalearn.course.ch06.mask import decay_mask, decays, quotients, with_a_reset
 from smalearn.course.exercises.core import exercise
-
-# ------------------------------------------------------------------------------------------ 6.7 one level up
 
 
 def between_chunks(log_d):
@@ -64,24 +62,13 @@ exercise(
     wrong={
         "the decay of chunk j − 1 itself is in your product: what a chunk leaves has met "
         "its decays already": "log_d])) → log_d])) * torch.cat([log_d.new_ones(1), log_d.exp()])",
-        "the last chunk's decay is missing: the state that enters chunk i has passed "
-        "chunk i − 1": "log_d])) → log_d]))[[0, *range(len(log_d))]].fill_diagonal_(1)",
-        "each column lacks its first decay: the given state passes all of chunk "
-        "0, and so on": "log_d])) → log_d]))[:, [*range(1, len(log_d) + 1), -1]].fill_diagonal_(1)",
         "your product goes on to chunk i: its decay acts after the state "
         "has entered": "log_d])) → log_d])) * torch.cat([log_d.exp(), log_d.new_ones(1)])[:, None]",
         "this is the transpose: row i is what enters chunk i": "log_d])) → log_d])).mT",
-        "nothing decays between your chunks": "log_d.new_zeros(1), log_d → log_d.new_zeros(len(log_d) + 1)",
-        "the last row is missing: after the last chunk a state is left": "log_d])) → log_d]))[:-1]",
         "this is the mask of the chunks alone, (n, n): the given state is one source more": decay_mask,
         "you append the 0 at the end: "
         "the state that is given comes first": "log_d.new_zeros(1), log_d → log_d, log_d.new_zeros(1)",
         "what a chunk leaves enters the next one whole: ones stand on the diagonal": "log_d])) → log_d])).tril(-1)",
-        "only the chunk just before counts in your matrix: "
-        "all earlier ones do, decayed": "log_d])) → log_d])).triu(-1)",
-        "a difference of running sums: NaN after a reset": lambda log_d: differences(
-            torch.cat([log_d.new_zeros(1), log_d])
-        ),
         "a quotient of running products: 0/0 after a reset": lambda log_d: quotients(
             torch.cat([log_d.new_zeros(1), log_d])
         ).tril(),
@@ -97,9 +84,6 @@ exercise(
         "chunks leave": "decay_mask( → torch.linalg.inv(decay_mask( ; log_d])) → log_d])))",
     },
 )(between_chunks)
-
-
-# ------------------------------------------------------------------------------------- 6.8 when step 3 takes over
 
 
 def takes_over():

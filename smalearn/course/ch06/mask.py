@@ -5,8 +5,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# --------------------------------------------------------------------------------- 6.1 sums of segments, not of pasts
-
 
 def decay_mask(log_a):
     """L (..., T, T) with L[t, s] = exp of the sum of log_a over s < k ≤ t, and 0 above the diagonal.
@@ -97,15 +95,11 @@ exercise(
     wrong={
         "your decay includes a_s: a token is written after its own decay, "
         "so the product runs over s < k ≤ t": ".tril(-1) → .tril()",
-        "your decay leaves out a_t: the product runs over s < k ≤ t, "
-        "and the diagonal is 1 all the same": ".tril(-1) → .tril(-2) ; log_a[ → log_a.roll(1, -1)[",
         "your product runs over s ≤ k < t: it is one step early at both ends. "
         "It should run over s < k ≤ t": "log_a[ → log_a.roll(1, -1)[",
         "above the diagonal stands exp(0) = 1: the future is not masked": ".exp().tril() → .exp()",
         "you add up along the rows: what belongs to one sum stands in one column, "
         "row under row, axis -2": "cumsum(-2) → cumsum(-1)",
-        "you divide running products and fill the holes with 0: after a decay of 0 that is 0 / 0, not a number, and "
-        "what follows it is lost. Sum each segment on its own": lambda log_a: quotients(log_a).tril().nan_to_num(0.0),
         "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, and "
         "what follows the reset is lost. Sum each segment on its own": lambda log_a: differences(log_a).nan_to_num(0.0),
         **{
@@ -115,13 +109,10 @@ exercise(
         },
         "a difference of running sums: after a reset −∞ − (−∞) is not a number. "
         "Sum each segment on its own": differences,
-        "a quotient of running products: after a reset 0 / 0 is not a number. Sum each segment on its own": quotients,
         "0 · ∞ is not a number: choose by `torch.where`, "
         "do not multiply by a mask": "torch.where(later, log_a[..., :, None], 0.0) → log_a[..., :, None] * later",
         "rows and columns of the steps are exchanged: "
         "row k of them holds log a_k": "log_a[..., :, None] → log_a[..., None, :]",
-        "what is masked is summed, or multiplied, too: a running sum needs zeros there, a running product ones, "
-        "and the mask comes last": "0.0 → -torch.inf",
         "you multiply logarithms: add them up, then take the exponential": "0.0 → 1.0 ; cumsum(-2).exp() → cumprod(-2)",
         "you add up the decays: they multiply": "log_a[ → log_a.exp()[ ; cumsum(-2).exp() → cumsum(-2)",
         **{

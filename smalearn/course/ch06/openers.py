@@ -34,8 +34,6 @@ def _pushed(A, B, C):
 
 WRONG_A = {
     "the transitions are in the wrong order: the latest stands on the left": "A[3] @ A[2] → A[2] @ A[3]",
-    "A_1 acts before the push at time 1: it is not in this entry": "A[2] @ → A[2] @ A[1] @",
-    "A_3 is missing: the state moves on before y_3 is read": "A[3] @ → ",
     "A_2 is missing: between 1 and 3 the state moves on twice": "@ A[2] → ",
     "B and C are exchanged: B writes at time 1, C reads at time 3": "C[3] → B[3] ; B[1] → C[1]",
     "the times are exchanged: time 1 writes, time 3 reads": "C[3] → C[1] ; B[1] → B[3]",

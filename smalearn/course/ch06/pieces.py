@@ -5,8 +5,6 @@ import torch
 from smalearn.course.ch06.mask import decay_mask, decays, with_a_reset
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------------- 6.2 what a chunk writes
-
 
 def chunk_states(X, log_a, B):
     """State that each chunk leaves at its end, from zero: (..., chunks, P, N).
@@ -46,13 +44,6 @@ def _written_loop(X, log_a, B):
     return state
 
 
-def _true_states(X, log_a, B):
-    """The recurrence, not from zero in every chunk but through all of them."""
-    updates = chunk_states(X, log_a, B)
-    entering, final = hand_over(log_a.sum(-1).exp(), updates, torch.zeros_like(updates[..., 0, :, :]))
-    return torch.cat([entering[..., 1:, :, :], final[..., None, :, :]], -3)
-
-
 LEFT = "decay_mask(log_a)[..., -1, :]"
 
 exercise(
@@ -64,26 +55,13 @@ exercise(
     cases=_chunk_cases,
     oracle=_written_loop,
     wrong={
-        "nothing decays: "
-        "what a token writes must meet all decays from the next token to the chunk's end": "left[..., None] * X → X",
-        "you decay from the chunk's start to the token: that is for reading. "
-        "What is written meets the decays after it, until the chunk's END": f"{LEFT} → log_a.cumsum(-1).exp()",
-        "your decay includes a_s: "
-        "a token is written after its own decay": f"{LEFT} → log_a.flip(-1).cumsum(-1).flip(-1).exp()",
         "every token gets the decay of the whole chunk: "
         "only what was there before the chunk meets all of it": f"{LEFT} → log_a.sum(-1, keepdim=True).exp()",
-        "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, and what "
-        "is written after it is lost. Sum what comes after a token "
-        "on its own": f"{LEFT} → (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).exp().nan_to_num(0.0)",
         "you subtract running sums and fill the holes with 0, of which the exponential makes 1: after a reset that is "
         "−∞ − (−∞), not a number. Sum what comes after a token "
         "on its own": f"{LEFT} → (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).nan_to_num().exp()",
         "the decays until the end are a difference of running sums: −∞ − (−∞) after a reset. "
         "Take the mask's last row": f"{LEFT} → (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).exp()",
-        "only the last token writes in your answer: "
-        "all of the chunk do": f"{LEFT} → torch.eye(log_a.shape[-1], dtype=log_a.dtype)[-1]",
-        "these are the true states, with all that came before the chunk: passing them on is the next step. "
-        "Here every chunk starts from zero": _true_states,
         "you add up the chunks: that is the next step, and it has decays of its own. "
         "Here each starts from zero": lambda X, log_a, B: chunk_states(X, log_a, B).cumsum(-3),
         "the weights are log decays: the exponential is missing": "[..., -1, :] → [..., -1, :].log()",
@@ -101,9 +79,6 @@ exercise(
         "it meets all of them until the chunk's end": f"{LEFT} → torch.nn.functional.pad(log_a[..., 1:], (0, 1)).exp()",
     },
 )(chunk_states)
-
-
-# -------------------------------------------------------------------------------------------- 6.3 from chunk to chunk
 
 
 def hand_over(decay, updates, state):
@@ -178,20 +153,10 @@ exercise(
         "your last state is the one that enters the last chunk, which it still meets": "-3), state → -3), entering[-1]",
         "your last state is the last update: "
         "the state before it decays, and stays": "-3), state → -3), updates[..., -1, :, :]",
-        "you go backwards: the state enters chunk "
-        "0": ".unbind → .flip(-3).unbind ; stack(entering → stack(entering[::-1]",
-        "you start from zero: the first chunk reads the given state": "entering = [] → entering, state = [], 0 * state",
-        "the given state never decays: it passes through the chunks like "
-        "everything else": "entering = [] → entering, given = [], state ; a * state → given + a * (state - given)",
-        "what enters a chunk is more than the update of the one before: all chunks before "
-        "it, decayed": "a * state + update → update ; -3), state → -3), a * entering[-1] + update",
         "every entering state is the last one: you keep ONE tensor and change it in place. "
         "Write `state = a * state + update`": "torch.stack(entering, -3) → state[..., None, :, :].expand_as(updates)",
     },
 )(hand_over)
-
-
-# ------------------------------------------------------------------------------------------ 6.4 what a chunk reads
 
 
 def read_states(C, log_a, entering):
@@ -236,22 +201,15 @@ exercise(
     cases=_read_cases,
     oracle=_read_loop,
     wrong={
-        "the state is read as it entered: it has met every decay since the chunk's start": "since[..., None] * ( → (",
         "your decay leaves out a_t: "
         "a token decays the state before it reads": "log_a.cumsum → torch.nn.functional.pad(log_a, (1, -1)).cumsum",
-        "your decay leaves out a_t, and at a reset it is −∞ − (−∞): "
-        "a token decays the state before it reads": "log_a.cumsum(-1) → (log_a.cumsum(-1) - log_a)",
         "your factors are log decays: take the exponential": "cumsum(-1).exp() → cumsum(-1)",
         "you multiply logarithms: sum them, then take the exponential": "cumsum(-1).exp() → cumprod(-1)",
         "you multiply logarithms before the exponential: sum them": "cumsum → cumprod",
         "every token sees its own decay alone: the state has met all decays since the chunk's start, "
         "a running sum of `log_a`": "log_a.cumsum(-1) → log_a",
-        "this is the first column of the mask, the decay from the chunk's first token. The state is older: "
-        "it has met that token's decay too": "log_a.cumsum(-1).exp() → decay_mask(log_a)[..., :, 0]",
         "you decay from the token to the chunk's end: that is for writing. "
         "What is read has decayed since the chunk's START": "log_a.cumsum(-1).exp() → decay_mask(log_a)[..., -1, :]",
-        "every token reads the state as it is at the chunk's end: "
-        "token t sees the decays up to its own": "cumsum(-1) → sum(-1, keepdim=True)",
         "your sum runs from the chunk's end: token t has met the decays from the chunk's "
         "start up to its own": "log_a.cumsum(-1) → log_a.flip(-1).cumsum(-1).flip(-1)",
         "you add up decays: they multiply. Sum the logarithms, "

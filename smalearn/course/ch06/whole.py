@@ -8,8 +8,6 @@ from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 from smalearn.masks.decay import split_chunks
 
-# ------------------------------------------------------------------------------------------- 6.5 the whole algorithm
-
 
 def ssd_in_chunks(X, log_a, B, C, state, chunk_len):
     """The scalar state space model in chunks: Y (..., T, P) and the last state (..., P, N).
@@ -73,17 +71,7 @@ LOST = (
 WRONG_STEPS = {  # of Y, whatever state comes in
     "these are the diagonal blocks alone: step 4, what the states say, "
     "is never added": "inside + read_states(C, log_a, entering) → inside",
-    "each chunk also reads what it writes itself, which its diagonal block has counted: "
-    "read the state that ENTERS the chunk": "log_a, entering) → log_a, entering + updates)",
-    "each chunk knows only the chunk before it: the states must be handed on, decayed, "
-    "through all chunks": "log_a, entering) → log_a, torch.cat([state[..., None, :, :], updates[..., :-1, :, :]], -3))",
-    "the last, shorter chunk is lost: T need not be a multiple of the chunk length": LOST,
-    "step 1 is never added: what tokens read inside their chunk": "inside + read → read",
     "each chunk reads what the chunk leaves, not what enters it": "log_a, entering) → log_a, updates)",
-    "inside a chunk nothing is masked: tokens read what comes later, and nothing decays. "
-    "Its scores need the mask of 6.1": "decay_mask(log_a) * (C → (C",
-    "inside a chunk nothing decays: its scores need the mask of 6.1, "
-    "not a triangle of ones": "decay_mask(log_a) * (C @ B.mT) → (C @ B.mT).tril()",
     "your scores are B Cᵀ: C asks, so that row t of the scores is C_t · B_s": "C @ B.mT → B @ C.mT",
     "what a token writes is decayed by its own a_s too: "
     "look at 6.2": "chunk_states(X, → chunk_states(log_a.exp()[..., None] * X,",
@@ -91,18 +79,13 @@ WRONG_STEPS = {  # of Y, whatever state comes in
     "look at 6.4": "read_states(C, log_a, → read_states(C, torch.nn.functional.pad(log_a, (1, -1)),",
     "between chunks you multiply by the sum of log a: the decay is its exponential; "
     "look at 6.3": "log_a.sum(-1).exp() → log_a.sum(-1)",
-    "nothing of the state decays while a chunk passes: "
-    "look at 6.3": "log_a.sum(-1).exp() → torch.ones_like(log_a[..., 0])",
     "the state is read as it entered: for token t it has decayed by a_1 ⋯ a_t; "
     "look at 6.4": "read_states(C, log_a, entering) → C @ entering.mT",
     "what a token writes does not decay until its chunk ends: look at 6.2": "chunk_states(X, log_a, B) → X.mT @ B",
-    "you weight what is written by the mask's first row, one token: what a chunk adds decays to its END, "
-    "the last row": "chunk_states(X, log_a, B) → X[..., :1, :].mT @ B[..., :1, :]",
     "you weight what is written by the mask's first column, the decay from the chunk's beginning: "
     "until its END is the last row": "chunk_states(X, log_a, B) → (decay_mask(log_a)[..., :1] * X).mT @ B",
     "inside a chunk what token s writes meets its own a_s: "
     "the mask's product begins after s": "decay_mask(log_a) → decay_mask(log_a) * log_a.exp()[..., None, :]",
-    "a token does not read itself: the diagonal belongs to the mask": "decay_mask(log_a) → decay_mask(log_a).tril(-1)",
     "a chunk's own decay meets what it adds to the state: "
     "look at 6.3": "chunk_states( → log_a.sum(-1).exp()[..., None, None] * chunk_states(",
     "each chunk reads the state after it, and so its own tokens twice: read first, "
@@ -130,21 +113,14 @@ exercise(
     ),
     wrong=WRONG_STEPS
     | {
-        "every chunk starts from the given state: only the first one does, "
-        "the others from what came before": "log_a, entering) → log_a, state[..., None, :, :].expand_as(entering))",
         "the given state is ignored: it enters the first chunk": "updates, state) → updates, 0 * state)",
         "the last, shorter chunk is dropped: pad it": f"{LOST} ; :length → : length // chunk_len * chunk_len",
         "you return the state that entered the last chunk: "
         "the one after it is asked for": ":], final → :], entering[..., -1, :, :]",
-        "your padding empties the last state: its decay must be "
-        "1, log a = 0": ":], final → :], final * (length % min(chunk_len, length) == 0)",
         "you return the padded tokens, too: keep the first T": "[..., :length, :] → ",
         "`log_a` has no axis D, and you cut it along the wrong one: add `axis=-1`": "chunk_len, axis=-1) → chunk_len)",
     },
 )(ssd_in_chunks)
-
-
-# ---------------------------------------------------------------------------------------- 6.6 the length of a chunk
 
 
 def best_chunk_len(length, state, head_dim):
@@ -202,8 +178,6 @@ exercise(
     cases=_length_cases,
     oracle=_by_trying,
     wrong={
-        "handing over is free in your count: N·P multiply-adds a chunk are missing, "
-        "and without them a chunk of one token is always best": "+ state * head_dim → + 0",
         "you hand over from every chunk to every later one, as the listing does with its matrix over chunks: "
         "a loop needs N·P once a chunk": "+ state * head_dim → + chunks * state * head_dim",
         "only step 3 knows of the padding in your count: a padded chunk costs steps 1, "
@@ -226,8 +200,6 @@ exercise(
         "is asked for": "min(range(1, length + 1), key=macs) → min(map(macs, range(1, length + 1)))",
         "this is the length that STORES least, scores and states together: "
         "you were asked for multiply-adds": "(inside + through) → (chunk_len**2 + state * head_dim)",
-        "inside a chunk the scores (c·c·N) are only half of it: "
-        "they are then multiplied with X, c·c·P": "(state + head_dim) → state",
         "this is the length next to √(N·P / (N + P)), the least if T / c chunks need not be a whole number. There are "
         "⌈T / c⌉, and the last one, padded, "
         "costs as much as a full one": lambda length, n, p: min(length, max(1, round((n * p / (n + p)) ** 0.5))),

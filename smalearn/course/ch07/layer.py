@@ -7,8 +7,6 @@ from smalearn.course.ch07.window import two_at_once
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# --------------------------------------------------------------------------------- 7.3 a step as long as the token says
-
 
 def block_step(X, dt, A_log, B, C, D, state):
     """One token for all heads of the block: y (heads, P) and the new state (heads, P, N).
@@ -148,9 +146,6 @@ exercise(
         ),
     },
 )(block_step)
-
-
-# ------------------------------------------------------------------------------------------ 7.4 which memory is smaller
 
 
 def equal_after():

@@ -56,12 +56,6 @@ def _edited(edits):
     return ssd
 
 
-def _one_long_text(X, log_a, B, C, chunk_len):
-    """All texts, one behind the other."""
-    joined = [x.reshape(-1, *x.shape[X.ndim - 1 :]) for x in (X, log_a, B, C)]
-    return ssd(*joined, chunk_len).view(X.shape)
-
-
 exercise(
     "7.5",
     "For texts and heads",
@@ -80,10 +74,7 @@ exercise(
     ),
     wrong={sentence: _edited(edits) for sentence, edits in WRONG_STEPS.items()}
     | {
-        "all your texts are one long text: each begins with an empty state of its own": _one_long_text,
         "B and C have changed places: B is the key under which X is "
         "written, C asks": lambda X, log_a, B, C, chunk_len: ssd(X, log_a, C, B, chunk_len),
-        "you return the last state too, as 6.5 does: Y alone is asked for": "chunk_len)[0] → chunk_len)",
-        "you return the last states: Y is asked for, what 6.5 returns first": "chunk_len)[0] → chunk_len)[1]",
     },
 )(ssd)

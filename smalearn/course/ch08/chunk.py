@@ -6,8 +6,6 @@ from smalearn.course.ch08.delta import delta_step, even_keys, quarters
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------------------ 8.4 a chunk
-
 
 def delta_chunk(Q, K, V, beta, state):
     """Y (..., c, P) of a chunk and the state after it (..., P, N).
@@ -88,10 +86,7 @@ exercise(
         "solve (I + A) U = R": f"{SOLVED} → {RIGHT} - A.tril(-1) @ ({RIGHT})",
         "you add up powers of A: where keys are alike they reach 10^14 and cancel, "
         "and the digits are lost. Solve": f"{SOLVED} → _powers(A, {RIGHT})",
-        "A's own diagonal, β, stays in your I + A: keep only what "
-        "is below it": "(A, → (torch.eye(K.shape[-2], dtype=K.dtype) + A, ; unitriangular=True → unitriangular=False",
         "β is missing in the matrix: row t of A is β_t times k_t · k_s": "A = B * → A =",
-        "β is missing on the right-hand side": "B * (V - K @ state.mT) → V - K @ state.mT",
         "β belongs to the row of A, to the token that writes the correction; "
         "yours multiplies the columns": "A = B → A = B.mT",
         "your matrix has a minus: U + A U = β (V − …)": "A = B → A = -B",
@@ -109,25 +104,15 @@ exercise(
         "K state^T is subtracted after the solve: "
         "it belongs to the right-hand side, under β": "(V - K @ state.mT) → V ; =True) → =True) - K @ state.mT",
         "you add what the state says to the values: subtract it": "V - K → V + K",
-        "you solve without I: its ones are the diagonal, "
-        "`unitriangular=True`": "unitriangular=True → unitriangular=False",
-        "you solve from the other end: a token is corrected by those before it, "
-        "below the diagonal": "(A, → (A.mT, ; upper=False → upper=True",
-        "you solve with what lies above the diagonal: "
-        "a token is corrected by those before it": "upper=False → upper=True",
         "your matrix compares queries with keys: "
         "what a token corrects is what the memory says under its KEY": "A = B * (K → A = B * (Q",
         "β lacks an axis, so that it multiplies columns: `beta[..., None]` puts β_t on row t": "A = B → A = beta",
         "you add K^T U, (N, P), to the state: it is (P, N), so U^T K": "U.mT @ K → K.mT @ U",
-        "your queries read the values as they come: "
-        "the scores weigh the corrected ones, U": ".tril() @ U → .tril() @ V",
         "your scores are divided by √N, as before a softmax: "
         "here they are q · k": ".tril() → .tril() / K.shape[-1] ** 0.5",
         "your scores have a softmax: a memory that is read by a product has "
         "none": ".tril() → .masked_fill(torch.ones(2 * [K.shape[-2]]).triu(1).bool(), -torch.inf).softmax(-1)",
-        "your new state stores the values as they come: it must store the corrected ones, U": "U.mT @ K → V.mT @ K",
         "your new state stores β V: it must store the corrected values, U": "U.mT @ K → (B * V).mT @ K",
-        "your new state is the old one: add U^T K": "state + U.mT @ K → state",
         "your new state has lost what came in: add to the old one": "state + U.mT @ K → U.mT @ K",
     },
 )(delta_chunk)

@@ -7,8 +7,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------- 8.1 half a change of mind
-
 
 def answer():
     """What the memory answers at the end.
@@ -56,9 +54,6 @@ exercise(
         "and the second adds to it half of what is missing": "5.0 → 11.0",
     },
 )(answer)
-
-
-# --------------------------------------------------------------------------------------- 8.2 read, compare, write, read
 
 
 def delta_step(q, k, v, beta, state):
@@ -120,8 +115,6 @@ exercise(
     cases=_step_cases,
     oracle=_loop,
     wrong={
-        "you write the value itself, an additive memory: read with k first, "
-        "and write what is missing": "u[..., :, None] → v[..., :, None]",
         "you write β v and take nothing away: "
         "what the memory says under k has to go": "v - (state * k[..., None, :]).sum(-1) → v",
         "you take away all of what the memory says, and only β of v: β stands before the "
@@ -130,7 +123,6 @@ exercise(
         "β stands before the whole difference": "beta[..., None] * (v - → (v - beta[..., None] *",
         "you read Hᵀ k, sums over the rows: H k sums over the last axis, "
         "that of the keys": "(state * k → ((state.mT if state.shape[-1] == state.shape[-2] else state) * k",
-        "β is missing: it says how much of the difference is written": "beta[..., None] * ( → (",
         "the difference has the wrong sign: your memory runs away from the value": "beta → -beta",
         "you compare with what the QUERY reads: "
         "the memory is asked with the key that it will write under": "(state * k → (state * q",
@@ -141,12 +133,9 @@ exercise(
             "v - (state * k[..., None, :]).sum(-1) → v ; state = state → state = (1 - beta[..., None, None]) * state"
         ),
         "you apply β twice": "beta[..., None] → beta[..., None] ** 2",
-        "y is what the new state says under k: the query asks": "(state * q → (state * k",
         "you change the length of q: y is H q, "
         "with q as it comes": "state * q[ → state * (q / q.norm(dim=-1, keepdim=True))[",
         "your y is divided by √N: here it is H q": ".sum(-1), state → .sum(-1) / q.shape[-1] ** 0.5, state",
-        "you return the old state: "
-        "the next token needs the new one": "state = state → new = state ; (state * q → (new * q",
         "you write k u^T, the transpose: the state is (P, N), "
         "values in rows, so u k^T": "u[..., :, None] * k[..., None, :] → k[..., :, None] * u[..., None, :]",
         "you write k u^T where the state is (P, N): values stand in its rows, so write u k^T": (
@@ -155,9 +144,6 @@ exercise(
         ),
     },
 )(delta_step)
-
-
-# ----------------------------------------------------------------------------------------------- 8.3 one row at a time
 
 
 def substitute(A, R):
@@ -212,9 +198,6 @@ exercise(
         "the sign: (I + A) U = R gives U[t] = R[t] MINUS the sum": "R[t] - → R[t] +",
         "this is R: what you subtract is 0. Row t of A, left of its diagonal, is A[t, :t]; "
         "a U that is not yet filled is 0": "- sum → - 0 * sum",
-        "you used the transpose of A: row t of A says which earlier corrections token t has to subtract": lambda A, R: (
-            torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) + A.mT, R)
-        ),
         "this is A alone inverted, without I": lambda A, R: torch.linalg.pinv(A) @ R,
         "row 0 is never filled: U[0] is R[0], and the rows below need it": "U.append(R[t] → U.append((t > 0) * R[t]",
         "the last row is never filled: t goes from 0 to len(R) − 1, "
@@ -226,12 +209,8 @@ exercise(
         "you divide by the diagonal of A, which is 0: that of I + A is 1, "
         "so there is nothing to divide by": "(R[t] - → (1 / A[t, t] * (R[t] - ; range(t)) → range(t)))",
         "A alone has no inverse: the I is missing, (I + A) U = R": lambda A, R: torch.linalg.solve(A, R),
-        "you have solved with the transpose of I − A: row t of A is subtracted from row t": lambda A, R: (
-            torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) - A.mT, R)
-        ),
         "you stop after three terms of the series I − A + A², which goes on to A^(T−1): go row by row": lambda A, R: (
             R - A @ R + A @ A @ R
         ),
-        "you subtract all rows above t, not weighted by A": "A[t, s] * U[s] → R[s]",
     },
 )(substitute)

@@ -6,8 +6,6 @@ from smalearn.course.ch08.delta import even_keys, quarters
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------------------ 8.7 three keys
-
 
 def three_keys(Q, K, V, read, erase):
     """Y (..., T, P) of a memory that reads, erases and writes with a key each, from an empty state.
@@ -70,24 +68,13 @@ exercise(
     oracle=_keys_loop,
     way=Way(case=lambda randn, length: _keys(randn, (2,), length, 2, 3), memory=2, loops=0),
     wrong={
-        "nothing is erased, this is linear attention: subtract tril(Q p^T) O": " - (Q @ erase.mT).tril() @ old → ",
         "what is erased leaves the memory: subtract it": "V - (Q → V + (Q",
         "nothing is solved: what a token reads lacks what earlier ones erased": f"{SOLVED} → B @ V",
         "you subtract A R once, the first term of a series: solve (I + A) O = R": f"{SOLVED} → B @ V - A @ (B @ V)",
         "your matrix has a minus: what was erased is missing in what is read, (I + A) O = B V": "A = → A = -",
         "in A the reading token is the row, r_t · p_s: yours has p_t · r_s": "read @ erase.mT → erase @ read.mT",
         "A has the keys that write: what is missing was erased along p": "read @ erase.mT → read @ K.mT",
-        "a token reads before it writes: its own k is no part of B, below the diagonal": (
-            "(read @ K.mT).tril(-1) → (read @ K.mT).tril()"
-        ),
-        "your tokens read what is written after them: B ends below the diagonal": (
-            "(read @ K.mT).tril(-1) → read @ K.mT"
-        ),
-        "you read with the keys that write: r asks the memory": "B = (read → B = (K ; A = (read → A = (K",
-        "you erase along the keys that write: p says where": "Q @ erase → Q @ K",
-        "y_t is read after the token has erased: its own p belongs to the sum": "erase.mT).tril() → erase.mT).tril(-1)",
         "y_t is read after the token has written: its own k belongs to the sum": "K.mT).tril() → K.mT).tril(-1)",
-        "your queries read what is written after them: the scores need `.tril()`": "(Q @ K.mT).tril() → (Q @ K.mT)",
         "what is written are the values as they come; O is what was read": ".tril() @ V - → .tril() @ (V - old) -",
     },
 )(three_keys)

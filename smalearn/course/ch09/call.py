@@ -7,8 +7,6 @@ from smalearn import fast
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------------- 9.4 one call
-
 
 def trapezoid(Q, K, V, log_a, dt, share):
     """Y (T, P) of Mamba-3's recurrence, by one call of `fast.ssd(X, log_a, B, C)`.
@@ -73,7 +71,6 @@ exercise(
             "now[:, None] * V + ((1 - share) * dt * log_a.exp())[:, None] * functional.pad(V[:-1], (0, 0, 1, 0)) ; "
             "later * (Q → 0 * (Q"
         ),
-        "nothing decays: log_a goes into the call": "log_a, → 0 * log_a,",
         "the call takes log_a as it is: it makes the decay itself": "log_a, → log_a.exp(),",
         "q_t · k_t is missing in the correction at the token itself": "(later * (Q * K).sum(-1)) → later",
         "Q and K have changed places in the call: (K, Q) are its (B, C)": "K, Q) → Q, K)",
@@ -89,10 +86,7 @@ exercise(
         "λ and 1 − λ have changed places": "= share → = (1 - share) ; ((1 - share) * dt)[1:] → (share * dt)[1:]",
         "the second weight is missing: each write counts once more, "
         "(1 − λ) dt, as the next token comes": "functional.pad(((1 - share) * dt)[1:], (0, 1)) → 0 * dt",
-        "this is Mamba-2: each "
-        "write counts once, dt": "share * dt, functional.pad(((1 - share) * dt)[1:], (0, 1)) → dt, 0 * dt",
         "you take λ_t dt_t off at the token itself: what has not come yet is the second weight": "(later * → (now *",
         "dt is missing in the second weight, (1 − λ_(t+1)) dt_(t+1)": "((1 - share) * dt)[1:] → (1 - share)[1:]",
-        "token t itself does not count at all: λ_t dt_t (q_t · k_t) v_t is missing": "(later * → ((now + later) *",
     },
 )(trapezoid)

@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ---------------------------------------------------------------------------------------- 9.7 levels that correct
-
 
 def log_linear_delta(Q, K, beta, L, W):
     """The matrix M (T, T) of the delta rule with decays L, read by levels with weights W, both (T, T) and causal.
@@ -72,11 +70,9 @@ exercise(
         "they belong to the scores, and to nothing else": "return → return W * ( ; @ corrections → @ corrections)",
         "the correction stands on the left, with β: values are corrected "
         "first, then read": "return (L * W * (Q @ K.mT)) @ corrections → return corrections @ (L * W * (Q @ K.mT))",
-        "the weights are missing: this is the gated delta rule": "L * W * (Q → L * (Q",
         "I − A is the first term of a series for the inverse: solve": "torch.linalg.solve( → (( ; + A, → - A) @",
         "β multiplies the rows of M in yours: it stands on the right, "
         "on its columns": "torch.diag(beta)) → torch.eye(len(Q), dtype=Q.dtype)) ; return → return beta[:, None] *",
-        "nothing is corrected: the inverse is missing": "@ corrections → * beta",
         "you multiply by diag(β) entry by entry, which leaves a diagonal: it is a matrix, `@`": (
             "torch.diag(beta)) → torch.eye(len(Q), dtype=Q.dtype)) ; @ corrections → @ corrections * torch.diag(beta)"
         ),
@@ -85,10 +81,6 @@ exercise(
         "β stands to the left of the inverse: diag(β) is the "
         "last factor": "torch.diag(beta)) → torch.eye(len(Q), dtype=Q.dtype)) ; @ corrections → * beta @ corrections",
         "β is missing on the right": "torch.diag(beta)) → torch.eye(len(Q), dtype=Q.dtype))",
-        "the inverse stands on the left: values are corrected first, then read": (
-            "torch.diag(beta)) → torch.eye(len(Q), dtype=Q.dtype)) ; @ corrections → * beta ; "
-            "return → return corrections @"
-        ),
         "this multiplies by I + A: it has to be undone": "torch.linalg.solve( → (( ; + A, → + A) @",
         "the sign in I + A is wrong: each correction takes away what earlier ones have written": "+ A → - A",
         "the weights multiply the product: "

@@ -6,8 +6,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ---------------------------------------------------------------------------------------------- 9.5 where they meet
-
 
 def level(t, s):
     """The level, an integer, at which a binary tree over time joins tokens t and s.
@@ -60,7 +58,6 @@ exercise(
         "this counts the bits that differ: what counts is the highest of them": "bit_length → bit_count",
         "this is the lowest bit that differs: what counts is the highest": "(t ^ s) → ((t ^ s) & -(t ^ s))",
         "this is the size of the larger one: with 0 as the other that is right": "(t ^ s) → max(t, s)",
-        "this is the size of t: with s = 0 that is right": "(t ^ s) → t",
         "this is right where s ≤ t: "
         "two tokens meet at one level, whichever comes first": "length() → length() * (s <= t)",
         "this is the distance of the two: "
@@ -75,7 +72,6 @@ exercise(
         "this is log₂ of t ^ s and 1, not rounded down: a level is a whole number": lambda t, s: (
             math.log2(t ^ s) + 1 if t != s else 0
         ),
-        "this is 0 for all pairs: two tokens share a block of level 0 only if they are the same": lambda t, s: 0,
         "you stop where their blocks are side by side: they must be ONE block": lambda t, s: next(
             level for level in range(64) if abs((t >> level) - (s >> level)) <= 1
         ),
@@ -88,9 +84,6 @@ exercise(
         "this is 1 for all pairs that are not equal": lambda t, s: int(t != s),
     },
 )(level)
-
-
-# --------------------------------------------------------------------------------------------- 9.6 a binary counter
 
 
 def count(states, block, length):
@@ -153,14 +146,8 @@ exercise(
         "what the merged states held is lost: add it to the new block": "block = block + states[b] → pass",
         "all states go into one: only those below "
         "the first 0 bit are merged": "return states → states[-1], states[:-1] = states.sum(0), 0\n    return states",
-        "the new block stands one place too high": "return states → return states.roll(1, 0)",
-        "nothing is added": "while → return states\n    while",
-        "your block overwrites states[0]: what is there is merged with it": "length >> b & 1 → False",
         "the block stands in the right place alone: the "
         "states below it are neither added nor set to zero": "block = block + states[b] → pass ; states[b] = 0 → pass",
-        "the new block is lost on the way: what goes on is the state alone": "block + states[b] → states[b].clone()",
-        "where states merge, the new block is missing": "block + states[b] → states[b] + (block if b else 0)",
-        "where states merge, the new block is missing, and the state counts twice": "block + states[b] → 2 * states[b]",
         "you take means of two states: they are sums": "block + states[b] → (block + states[b]) / 2",
         "the place is that of the first 0 bit of length, "
         "not the number of its ones": "length >> b & 1 → b < length.bit_count()",
@@ -172,8 +159,6 @@ exercise(
             "states.clone() → states.flip(0) ; length >> b → length >> (len(states) - 1 - b) ; "
             "return states → return states.flip(0)"
         ),
-        "a state that is all 0 may be a sum, too: "
-        "the bits of length say which states are there": "length >> b & 1 → states[b].any()",
         "the place is that of the first 0 bit of length: "
         "yours is that of its first 1": "length >> b & 1 → b < (length & -length).bit_length() - 1",
         "the place is that of the first 0 bit of length: "

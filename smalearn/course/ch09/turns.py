@@ -6,8 +6,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ----------------------------------------------------------------------------------------------------- 9.1 five hours
-
 
 def degrees():
     """The angle of token 3, in degrees from 0 to 360.
@@ -58,9 +56,6 @@ exercise(
 )(degrees)
 
 
-# ------------------------------------------------------------------------------------------------- 9.2 turned back
-
-
 def turned(x, theta):
     """Each pair of neighbouring features of x, turned back by the sum of all angles so far.
 
@@ -109,17 +104,10 @@ exercise(
     wrong={
         "each token turns by its own angle alone: sum the angles up to it": "theta.cumsum(-1) → theta",
         "you turn forwards: back means by minus the sum": "theta.cumsum(-1) → -theta.cumsum(-1)",
-        "the token's own angle is missing in its sum": "theta.cumsum(-1) → (theta.cumsum(-1) - theta)",
         "every token turns by the sum of all angles: "
         "the sum ends at the token": "theta.cumsum(-1) → theta.sum(-1, keepdim=True)",
-        "your sums run from the end: "
-        "a token's sum has the angles up to its own": "theta.cumsum(-1) → theta.flip(-1).cumsum(-1).flip(-1)",
         "you pair feature k with k + N/2: here neighbours are a "
         "pair": "x[..., 0::2], x[..., 1::2] → x.chunk(2, -1) ; torch.stack(pair, -1).flatten(-2) → torch.cat(pair, -1)",
-        "only the first pair turns: "
-        "all of them do": "[..., None] → [..., None] * (torch.arange(x.shape[-1] // 2) == 0)",
-        "this is a reflection: a turn back is (a cos φ + b sin φ, "
-        "b cos φ − a sin φ)": "b * phi.cos() - a * phi.sin() → a * phi.sin() - b * phi.cos()",
         "one sign is wrong: the pair turned back is (a cos φ + b sin φ, b cos φ − a sin φ)": "cos() - a → cos() + a",
         "cosine and sine have changed places": "cos → tmp ; sin → cos ; tmp → sin",
         "all first numbers stand before all second ones: neighbours are a pair, "
@@ -128,19 +116,10 @@ exercise(
         "old pair": "[a * phi.cos() + b * phi.sin(), → [a, ; pair = → a = a * phi.cos() + b * phi.sin()\n    pair =",
         "each pair has a frequency of its own, as in rotary positions: here all pairs of a token turn by "
         "φ_t": "[..., None] → [..., None] * 10000 ** -torch.linspace(0, 1, x.shape[-1] // 2 + 1, dtype=x.dtype)[:-1]",
-        "the angle times the position is their "
-        "sum only if all angles are equal: sum them": "theta.cumsum(-1) → (theta * torch.arange(theta.shape[-1]))",
-        "the angle times the count of tokens is their sum "
-        "only if all angles are equal: sum them": "theta.cumsum(-1) → (theta * torch.arange(1, theta.shape[-1] + 1))",
         "you sum over the first axis: time is the last one of theta": "cumsum(-1) → cumsum(0)",
-        "the sines are missing: lengths must stay": "torch.stack(pair, -1).flatten(-2) → x * phi.cos()",
         "your angles are degrees: these are radians": "[..., None] → [..., None] * torch.pi / 180",
-        "you multiply by the angle: it turns, and scales nothing": "torch.stack(pair, -1).flatten(-2) → x * phi",
     },
 )(turned)
-
-
-# --------------------------------------------------------------------------------------------- 9.3 the second factor
 
 
 def second_factor(a, mu, nu):
@@ -195,19 +174,14 @@ exercise(
     oracle=_factor,
     wrong={
         "μ_t stands in row t: it weighs token t − 1, as token t arrives": "mu[1:] → mu[:-1]",
-        "μ stands above the diagonal: there it would weigh a token that comes later": "-1 → 1",
         "μ stands above the diagonal, and in the row before its own: "
         "it goes below, in row t": "mu[1:], -1 → mu[:-1], 1",
         "a_t is one too many: "
         "μ_t has the decay from t − 1 to t in it, and L has those after t": "mu[1:] → (a * mu)[1:]",
-        "ν is missing on the diagonal": "nu → torch.ones_like(a)",
         "μ is missing: x_(t−1) is added at step t, too, with the weight μ_t": " + torch.diag(mu[1:], -1) → ",
         "this is the whole mask: L stands to the left of your factor": _mask,
-        "ν is missing: your diagonal is 0": "nu → 0 * a",
         "both stand on the diagonal: μ_t weighs the token before, one place below it": "mu[1:], -1 → mu",
         "you divide μ_t by a_t, but at t L does not decay what enters there: L[t, t] = 1": "mu[1:] → (mu / a)[1:]",
-        "μ_0 stands in the last column of row 0: "
-        "no token comes before the first": "torch.diag(mu[1:], -1) → torch.diag(mu).roll(-1, 1)",
         "this solves L₃ = D L: L stands to the left, L D": lambda a, mu, nu: torch.linalg.solve(
             _decays(a), _mask(a, mu, nu), left=False
         ),
@@ -216,13 +190,11 @@ exercise(
         "the whole row up to the diagonal": "torch.diag(mu[1:], -1) → mu[:, None].expand(len(a), len(a)).tril(-1)",
         "μ stands two places below the diagonal: "
         "token t − 1 is one place below": "torch.diag(mu[1:], -1) → (torch.diag(mu[2:], -2) if len(a) > 2 else 0)",
-        "below the diagonal stands −a, as in the inverse of L: μ belongs there": "mu → -a",
         "μ and ν have changed places, and ν stands one row too low": "nu → mu ; mu[1:] → nu[:-1]",
         "μ_0 is added to the diagonal, in row 0: "
         "no token comes before the first": "diag(nu) → diag(torch.cat([nu[:1] + mu[:1], nu[1:]]))",
         "μ_t alone weighs the token before: yours has its ν, too": "mu[1:] → nu[:-1] * mu[1:]",
         "μ stands two places below the diagonal: one place below is token t − 1": "mu[1:], -1 → mu[2:], -2",
         "μ and ν have changed places": "nu → mu ; mu[1:] → nu[1:]",
-        "your factor ends at the first μ": "mu[1:] → mu[1:] * (torch.arange(len(a) - 1) == 0)",
     },
 )(second_factor)

@@ -2,8 +2,6 @@
 
 from smalearn.course.exercises.core import exercise
 
-# ---------------------------------------------------------------------------------------------- 10.3 the rank of levels
-
 
 def rank_of_levels():
     """The rank, an integer.

@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import Randn, exercise
 
-# --------------------------------------------------------------------------------- 10.1 where a narrow head fails
-
 
 def confuse(L, R):
     """A query x (D) and two points X (2, D) on the unit sphere, where the head of L R^T (D, D) misses the nearer one.
@@ -100,9 +98,6 @@ exercise(
 )(confuse)
 
 
-# --------------------------------------------------------------------------------- 10.7 heads that add up, by formula
-
-
 def linear_error(heads, rank, dim, points):
     """The least error of linear attention with H heads of rank r, for D coordinates and N points.
 
@@ -188,7 +183,6 @@ exercise(
         "E A² = N(N + D + 1)/D², and yours lacks the 1: "
         "the fourth moment of a Gaussian number is 3, not 2": "dim + 1 → dim",
         "what a direction wins has N + D + 1 below, yours N + D − 1": "dim + 1 → dim - 1",
-        "the factor k/D with k = min(H r, D) is missing: this is the error at full rank": "whole / dim * → ",
         "this is the root of the error: "
         "the mean SQUARE is asked for": "return → return ( ; dim + 1) → dim + 1)) ** 0.5",
         "you take the mean of the heads: "

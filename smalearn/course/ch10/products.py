@@ -5,8 +5,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# --------------------------------------------------------------------------------------------- 10.2 level by level
-
 
 def levels_product(L, R, ranks, blocks, x):
     """M x for the multi-level low rank M with factors L and R (D, Σ r_l), level l in p_l equal blocks.
@@ -82,27 +80,20 @@ exercise(
         "each of D/p_l features": "(p, -1)) → (-1, p)) ; view(p, -1, 1) → view(-1, p, 1)",
         "every level takes the first columns of L and R: "
         "level l has its own, after those of the levels before": "start += rank → start = 0",
-        "your columns start at the number of the level: "
-        "they start after all r of the levels before, at their sum": "+= rank → += 1",
         "you take the columns of the levels from the right: the "
         "first level's come first": "(x), 0 → (x), L.shape[1] ; start : start + rank → start - rank : start ; += → -=",
         "you exchanged ranks and blocks: "
         "level l has r_l columns and p_l blocks": "zip(ranks, blocks → zip(blocks, ranks",
         "your blocks are in the opposite order: "
         "blocks[l] belongs to ranks[l]": "zip(ranks, blocks → zip(ranks, blocks[::-1]",
+        "you take one column a level: level l has r_l": "start : start + rank → start : start + 1 ; += rank → += 1",
         "your numbers of blocks double from level to level: "
         "they are given in blocks": "zip(ranks, blocks → zip(ranks, [2**level for level in range(len(ranks))]",
-        "you move on by the number of blocks: "
-        "a level's columns begin after the RANKS of those before": "+= rank → += p",
         "you deal out the columns to the levels in turns: level "
         "l has r_l columns side by side": "start : start + rank] → start :: len(ranks)][:, :rank] ; += rank → += 1",
         "you cut x into every p-th feature, but the rows of L and R into pieces: "
         "x, too, is D/p features side by side": "x.view(p, -1, 1) → x.view(-1, p).mT[..., None]",
-        "only the diagonal of L Rᵀ is there: "
-        "a block joins D/p features with one another": "return y → return (L * R).sum(1) * x",
-        "the first level is missing": "y + → y + (start > 0) *",
         "the last level is missing": "zip(ranks, blocks, strict=True) → zip(ranks[:-1], blocks)",
-        "only the last level is left, each overwrites the one before: add them up": "y = y + → y =",
         "you feed each level with what the one before has made, a product of the levels. "
         "They all see x, and the results add up": "y = y + → y = x =",
         "you take the mean of the levels: they are added, with no weights": "return y → return y / len(ranks)",
@@ -112,9 +103,6 @@ exercise(
         "that moves nothing. Take its transpose, `.mT`": "R_l.mT → R_l.reshape(p, rank, -1)",
     },
 )(levels_product)
-
-
-# ----------------------------------------------------------------------------------- 10.4 two products and a regrouping
 
 
 def train_product(L, R, x):
@@ -180,8 +168,6 @@ exercise(
         "P_L is missing. Row number i·b + j is entry i of block j": ".mT.flatten() → .flatten()",
         "P_R is missing: you read the numbers between the factors as (b, c, s), but they were written as (c, b, s). "
         "A view moves nothing": "Z.view(c, b, s).transpose(0, 1) → Z",
-        "P_R and P_L are both missing: bring the (c, b, s) numbers between the factors into the order (b, c, s), and "
-        "the (b, a) numbers at the end into (a, b)": "Z.view(c, b, s).transpose(0, 1) → Z ; .mT.flatten() → .flatten()",
         "you turn (c, b, s) around to (s, b, c): "
         "P_R makes (b, c, s) of it, and exchanges c and b alone": "transpose(0, 1) → transpose(0, 2)",
         "the blocks of L have their columns in the order (c, s), yours meet them as (s, c): "
@@ -197,8 +183,6 @@ exercise(
         "R is (c, d, b, s), with s last": "Z.view(c, b, s) → Z.view(c, s, b).mT",
         "you reshape a block of R to (b·s, d): "
         "that moves nothing. Take its transpose, `.mT`": "R.flatten(2).mT → R.reshape(c, b * s, -1)",
-        "you divide by s, a mean: the s terms are added": ".mT.flatten() → .mT.flatten() / s",
-        "you divide by c, a mean: the c pieces are added": ".mT.flatten() → .mT.flatten() / c",
         "you divide by c·s, a mean: "
         "what the blocks of L are multiplied with is added up": ".mT.flatten() → .mT.flatten() / (c * s)",
         "your rows are in the order (a b) and then permuted once more: "

@@ -5,8 +5,6 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------- 10.5 the scores of a train
-
 
 def train_scores(X, L, R):
     """X M X^T for the train M with factors L (b, a, c, s) and R (c, d, b, s): projected queries, projected keys.
@@ -97,7 +95,6 @@ exercise(
         "so a piece is d features side by side": "X.view(len(X), c, -1) → X.view(len(X), -1, c).mT",
         "you sum over s in queries and keys separately: s is one of the "
         "letters over which they meet": "b, a, → L, R = L.sum(-1, keepdim=True), R.sum(-1, keepdim=True)\n    b, a,",
-        "your keys are made with L, too: they take R": "K.flatten(1) → Q.flatten(1)",
         "you reshape X to (b, T, a): "
         "that puts pieces of several tokens in one row. Cut the features, then move the axis": (
             "X.view(-1, a, b).permute(2, 0, 1) → X.reshape(b, -1, a) ; "
@@ -128,9 +125,6 @@ exercise(
         "that moves nothing. Take its transpose, `.mT`": "L.flatten(2) → L.reshape(b, -1, a).mT",
     },
 )(train_scores)
-
-
-# ------------------------------------------------------------------------------------------- 10.6 the scores of levels
 
 
 def mlr_scores(X, L, R, ranks, blocks):
@@ -208,12 +202,8 @@ exercise(
         "keep the features of every level, side by side": "torch.cat(Q, 1) @ torch.cat(K, 1) → Q[-1] @ K[-1]",
         "every level reads the first columns of L and R: "
         "level l begins after r_1 + … + r_(l-1) of them": "start += rank → start = 0",
-        "a level begins where those before it end, at the sum of their ranks: l·r_l is that "
-        "only if all ranks are equal": "start : start + rank → start * rank : start * rank + rank ; += rank → += 1",
         "your groups are every p-th feature: a block takes in D/p neighbours, (p, "
         "D/p) and not (D/p, p)": "X.unflatten(-1, (p, -1)).transpose(0, 1) → X.unflatten(-1, (-1, p)).permute(2, 0, 1)",
-        "you flatten (p, T, r_l) as it stands, which mixes the tokens: "
-        "first transpose to (T, p, r_l)": ".transpose(0, 1).flatten(1) → .reshape(len(X), -1)",
         "these are the scores transposed: L belongs to the token that asks (the row of S), "
         "R to the one that is asked": "torch.cat(Q, 1) @ torch.cat(K, 1) → torch.cat(K, 1) @ torch.cat(Q, 1)",
         "your blocks hold every p-th feature, of the factors as well: a block is D/p features side by side": (
@@ -242,6 +232,5 @@ exercise(
         "its dot products with the tokens": "torch.cat(Q, 1) @ torch.cat(K, 1) → X @ sum(_levels(L, R, ranks, blocks))",
         "your scores are masked: here every token meets every other": "return → return torch.tril( ; .mT → .mT)",
         "your queries are made with R, too: they take L": "(Q, L) → (Q, R)",
-        "you project the keys by L as well: theirs is R": "(K, R) → (K, L)",
     },
 )(mlr_scores)

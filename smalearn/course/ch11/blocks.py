@@ -6,8 +6,6 @@ from smalearn.course.ch11.scores import pair_scores
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# --------------------------------------------------------------------------------- 11.3 one level, block by block
-
 
 def block_level(Q, K, size):
     """⊕_k Q_k K_kᵀ (T, T), zero outside of blocks of `size` tokens; the last may be shorter. Q and K (T, r).
@@ -66,13 +64,6 @@ exercise(
     way=Way(case=lambda randn, length: (randn(length, 2), randn(length, 2), 4), loops=0, matters={"size": (4, 8)}),
     oracle=_block_loop,
     wrong={
-        "this is Q Kᵀ, all pairs: outside of the blocks stands 0": "length = len(Q) → return Q @ K.mT",
-        "you cut into b blocks: "
-        "a block has b tokens, and there are ⌈T / b⌉ of them": "= len(Q) → = len(Q)\n    size = -(-length // size)",
-        "the last block is missing where it is not full: fill it with zeros instead "
-        "of dropping it": "= len(Q) → = len(Q)\n    Q = Q * (torch.arange(length) < length // size * size)[:, None]",
-        "only the first block is there: "
-        "there are ⌈T / b⌉": "= len(Q) → = len(Q)\n    Q = Q * (torch.arange(length) < size)[:, None]",
         "your last block reaches back to be full: it begins where the one before it ends, and is shorter": (
             "length = len(Q) → i = torch.arange(len(Q))\n    late, i = i >= len(Q) - size, i // size\n"
             "    return Q @ K.mT * ((i[:, None] == i) | late[:, None] & late)"
@@ -84,10 +75,6 @@ exercise(
         "your blocks hold every p-th token: a block is b tokens side by side. Split the axis into (T/b, b)": (
             "length = len(Q) → i = torch.arange(len(Q)) % -(-len(Q) // size)\n    return Q @ K.mT * (i[:, None] == i)"
         ),
-        "your blocks are made of every p-th token, (b, T/b): "
-        "split the axis into (T/b, b), b tokens side by side": "(-1, size)) → (size, -1)).transpose(0, 1)",
-        "your blocks hold every b-th token: a block is b tokens "
-        "side by side": "length = len(Q) → i = torch.arange(len(Q)) % size\n    return Q @ K.mT * (i[:, None] == i)",
         "your blocks share the tokens evenly: all have b tokens but the last, "
         "which has what is left": "length = len(Q) → return _cut(Q, K, lambda x: x.tensor_split(-(-len(x) // size)))",
         "your blocks are those of `chunk`, as equal as can be: all have b tokens but the last, "
@@ -112,8 +99,6 @@ exercise(
         ),
         "`unflatten` needs a multiple of b: "
         "fill up with rows of zeros, and cut at the end": "torch.nn.functional.pad(x, (0, 0, 0, -length % size)) → x",
-        "you reshape a block of K to (r, b): "
-        "that moves nothing. Take its transpose, `.mT`": "@ K.mT → @ K.reshape(len(K), -1, size)",
         "these are the blocks, (T/b, b, b): "
         "put them along the diagonal of (T, T)": "torch.block_diag(*(Q @ K.mT))[:length, :length] → Q @ K.mT",
         "you add the blocks up: they "

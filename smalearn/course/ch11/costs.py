@@ -2,8 +2,6 @@
 
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------ 11.4 what causal scores cost
-
 
 def causal_macs(length, ranks, block_lens):
     """Multiply-adds of the scores of all pairs j ≤ i, where level l counts in its blocks of block_lens[l] tokens.
@@ -89,8 +87,6 @@ exercise(
             "range(0, length, size) → range(1) ; "
             "tokens * (tokens + 1) → (length // size * size**2 + (length % size) ** 2)"
         ),
-        "you count b_1/b blocks of each level, but the text may be shorter, or "
-        "longer, than b_1": "range(0, length, size) → range(block_lens[0] // size) ; min(size, length - start) → size",
         "the products with the values are in your count: "
         "asked are the scores alone": "total = 0 → total = sum(ranks) * length * (length + 1) // 2",
         "you cut T into equal parts: all blocks have b tokens but the last": (
@@ -128,16 +124,12 @@ exercise(
         "every level has all T": "// 2 → // 2\n        length %= size",
         "you count one block of each level: level l has ⌈T / b_l⌉ of them": "range(0, length, size) → range(1)",
         "the last token is missing: the queries are 0, …, T - 1": "total = 0 → total, length = 0, max(0, length - 1)",
-        "this is twice as much: a multiply-add counts once, and a full block has b(b + 1)/2 pairs": " // 2 → ",
         "these are windows, pairs less than b apart: a level counts where one block "
         "holds both": "range(0, length, size) → range(length) ; tokens * (tokens + 1) // 2 → min(start + 1, size)",
         "your tokens are counted from 1, so that the first block is one short: the first token "
         "is number 0": "range(0, → range(-1, ; min(size, length - start) → min(start + size, length) - max(start, 0)",
     },
 )(causal_macs)
-
-
-# ------------------------------------------------------------------------------ 11.7 what a step of decoding needs
 
 
 def kept_keys(tokens, ranks, block_lens):
@@ -231,9 +223,6 @@ exercise(
         "level l keeps its own block": "((tokens - 1) % size + 1) → min(tokens, block_lens[-1])",
     },
 )(kept_keys)
-
-
-# ------------------------------------------------------------------------------------ 11.9 what is left in training
 
 
 def left_in_training():

@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------- 11.5 break the anchor
-
 
 def overflowing(length):
     """Finite float32 scores (length), between -1000 and 1000, on which the program goes wrong.
@@ -69,9 +67,6 @@ exercise(
 )(overflowing)
 
 
-# ----------------------------------------------------------------------------------------------- 11.6 merge two parts
-
-
 def merge(Y_1, lse_1, Y_2, lse_2):
     """Attention to all keys from attention to two parts of them: Y (T, P), and lse (T), the log of the denominators.
 
@@ -128,17 +123,6 @@ def _merge_cases(randn):
     yield Y, lse + far, randn(3, 2), lse - far  # neither part is the larger one in all rows
 
 
-def _anchored(anchor):
-    """Outputs and log-sum-exp with something else than the larger logarithm taken out."""
-
-    def wrong(Y_1, lse_1, Y_2, lse_2):
-        top = anchor(lse_1, lse_2)
-        z_1, z_2 = (lse_1 - top).exp(), (lse_2 - top).exp()
-        return _mean(z_1, Y_1, z_2, Y_2), top + (z_1 + z_2).log()
-
-    return wrong
-
-
 def _mean(w_1, Y_1, w_2, Y_2):
     return (w_1[:, None] * Y_1 + w_2[:, None] * Y_2) / (w_1 + w_2)[:, None]
 
@@ -156,8 +140,6 @@ exercise(
     cases=_merge_cases,
     oracle=_merge_loop,
     wrong={
-        "this is the plain mean: "
-        "a part with the larger denominator weighs more, z_1 : z_2": "return Y, → return (Y_1 + Y_2) / 2,",
         "these are plain means, of outputs and of logarithms: "
         "weights are z_1 : z_2, and denominators add up": "return Y, lse → return (Y_1 + Y_2) / 2, (lse_1 + lse_2) / 2",
         "you add the outputs: "
@@ -184,14 +166,6 @@ exercise(
         "lse = m + log of it": "return Y, lse → return Y, 1 + (-abs(lse_1 - lse_2)).exp()",
         "this is the denominator itself, which overflows: "
         "its logarithm is asked": "return Y, lse → return Y, lse_1.exp() + lse_2.exp()",
-        "you take out lse_1: where lse_2 is far above, e^(lse_2 − lse_1) overflows. Take out the larger one": _anchored(
-            lambda a, b: a
-        ),
-        "you take out lse_2: where lse_1 is far above, e^(lse_1 − lse_2) overflows. Take out the larger one": _anchored(
-            lambda a, b: b
-        ),
-        "you take out less than the larger of the two, and what is left of that overflows: "
-        "take out the larger": _anchored(torch.minimum),
         "your Y is right, but the log-sum-exp takes exp(lse) itself, which overflows: "
         "take out the larger": "return Y, lse → return Y, (lse_1.exp() + lse_2.exp()).log()",
         "your weights are softmaxes over the tokens, over their sum: weights are z_1/z and z_2/z, "
@@ -200,20 +174,10 @@ exercise(
         "these are natural logarithms": "return Y, lse → return Y, torch.logaddexp2(lse_1, lse_2)",
         "your weights are powers of 10: "
         "the denominators are e^lse": "return Y, → return _mean(10**lse_1, Y_1, 10**lse_2, Y_2),",
-        "the share z_1/z is made of exp(lse), which overflows: "
-        "it is exp(lse_1 − lse)": "return Y, → return _shared(lse_1.exp() / (lse_1.exp() + lse_2.exp()), Y_1, Y_2),",
-        "both the share z_1/z and the log-sum-exp are made of exp(lse), which overflows: take out the larger": (
-            "return Y, lse → z_1, z_2 = lse_1.exp(), lse_2.exp()\n"
-            "    return _shared(z_1 / (z_1 + z_2), Y_1, Y_2), (z_1 + z_2).log()"
-        ),
         "your shares are made of powers of 10: "
         "the denominators are e^lse": "return Y, → return _shared(10**lse_1 / (10**lse_1 + 10**lse_2), Y_1, Y_2),",
         "only Y_1 has a weight: each part has its own, z_1/z and z_2/z": "(lse_2 - lse).exp()[:, None] * Y_2 → Y_2",
-        "each row of your Y is that of the part with "
-        "the larger denominator: both count": "return Y, → return torch.where((lse_1 > lse_2)[:, None], Y_1, Y_2),",
         "a weight belongs to a row: `[:, None]` puts it there": "[:, None] → ",
-        "you keep the part with the larger denominator and drop the "
-        "other": "return Y, lse → return torch.where((lse_1 >= lse_2)[:, None], Y_1, Y_2), torch.maximum(lse_1, lse_2)",
         "your Y is that of the part with the larger denominator: "
         "the other has its weight, too": "return Y, → return torch.where((lse_1 >= lse_2)[:, None], Y_1, Y_2),",
         "the weights are exchanged: Y_1 has weight z_1/z": "Y = → Y_1, Y_2 = Y_2, Y_1\n    Y =",
@@ -225,15 +189,5 @@ exercise(
         "it is that of the sum": "return Y, lse → return Y, lse - torch.full_like(lse, 2).log()",
         "your log-sum-exp is the larger of the two: "
         "it is the log of the sum, up to log 2 more": "return Y, lse → return Y, torch.maximum(lse_1, lse_2)",
-        "your Y takes exp(lse) itself, which overflows: "
-        "take differences of logarithms first": "return Y, → return _mean(lse_1.exp(), Y_1, lse_2.exp(), Y_2),",
-        "you compute exp(lse) itself, which overflows: take differences of logarithms first": (
-            "return Y, lse → z_1, z_2 = lse_1.exp(), lse_2.exp()\n"
-            "    return _mean(z_1, Y_1, z_2, Y_2), (z_1 + z_2).log()"
-        ),
-        "one maximum serves all rows in your code, so that rows far below it become 0/0: "
-        "each row needs its own": _anchored(lambda a, b: max(a.max(), b.max())),
-        "one maximum serves all rows in your Y, so that rows far below it become 0/0: each row "
-        "needs its own": "return Y, → return _anchored(lambda a, b: max(a.max(), b.max()))(Y_1, lse_1, Y_2, lse_2)[0],",
     },
 )(merge)

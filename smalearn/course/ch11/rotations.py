@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------ 11.8 rotations, level by level
-
 
 def rotate_levels(x, ranks, positions):
     """Each level of x (T, Σ r_l) rotated alone: its pair k at position i turns by i · 10000^(-2k / r_l).
@@ -106,7 +104,6 @@ exercise(
         "your exponent has the columns of the head below the line: "
         "pair k of a level turns by position · 10000^(-2k/r_l), with the level's own": "/ rank → / sum(ranks)",
         "your exponent has the first level's columns below the line: level l has r_l": "/ rank → / ranks[0]",
-        "only the first level is rotated: each level is, alone": "parts.append( → parts.append(part if parts else ",
         "you mirror each pair, (a cos θ + b sin θ, a sin θ − b cos θ): "
         "a rotation has one minus, in front of b sin θ": "pairs * → pairs.conj() *",
         "you turn the other way: (a, b) becomes (a cos θ - b sin θ, a sin θ + b cos θ)": "1j → -1j",
@@ -118,10 +115,6 @@ exercise(
         ),
         "sine and cosine are exchanged: (a, b) becomes (a cos θ - b sin θ, "
         "a sin θ + b cos θ)": "torch.exp(1j * angles) → (angles.sin() + 1j * angles.cos())",
-        "the two features of a pair are exchanged: "
-        "(a, b) becomes (a cos θ - b sin θ, a sin θ + b cos θ)": ".flatten(-2) → .flip(-1).flatten(-2)",
-        "the sines are missing: "
-        "(a, b) becomes (a cos θ - b sin θ, a sin θ + b cos θ)": "torch.exp(1j * angles) → angles.cos()",
         "your second feature of a pair is made of the first one turned already: keep what that was before": _planes(
             lambda a, b, cos, sin: (a * cos - b * sin, (a * cos - b * sin) * sin + b * cos)
         ),
@@ -132,9 +125,6 @@ exercise(
         "2k + 1": "part.unflatten(-1, (-1, 2)) → torch.stack(part.chunk(2, -1), -1) ; .flatten(-2) → .mT.flatten(-2)",
         "you pair feature k with k + r/2 and put them side by side: here "
         "the pairs are neighbours from the start": "part.unflatten(-1, (-1, 2)) → torch.stack(part.chunk(2, -1), -1)",
-        "your angles are those of neighbours, but k is turned with k + r/2: the pairs are 2k and 2k + 1": _columns(
-            lambda rank: torch.arange(rank) // 2 * 2, halves=True
-        ),
         "your angles are those of k and k + r/2, but neighbours are turned: 2k and 2k + 1 have one angle": _columns(
             lambda rank: torch.arange(rank) % (rank // 2) * 2
         ),
@@ -152,14 +142,9 @@ exercise(
         "pair k turns by position · 10000^(-2k/r), k = 0 fastest": "/ rank) → / rank).flip(0)",
         "your angle has a factor 2π: "
         "it is position · 10000^(-2k/r), in radians": "positions[:, None] → 2 * torch.pi * positions[:, None]",
-        "the pairs are turned, but not put back side by side: "
-        "the result's features 2k and 2k + 1 are a pair": ".flatten(-2) → .mT.flatten(-2)",
-        "you rotate by the number of the row: "
-        "use the given positions, which need not begin at 0": "positions[:, None] → torch.arange(len(x))[:, None]",
         "you rotate from the first row on: "
         "use the given positions, as they are": "positions[:, None] → (positions - positions[0])[:, None]",
         "your positions are 1 too high: use them as they are given": "positions[:, None] → (positions[:, None] + 1)",
-        "the first level is left out: each level is rotated": "parts.append( → parts.append(part if not parts else ",
         "your base is 1000: pair k turns by position · 10000^(-2k/r)": "10000.0 → 1000.0",
         "your exponents are whole numbers, divided with //: it is -2k/r": "/ rank → // rank",
         "you divide by r - 2, so that the slowest pair turns by position/10000: "
@@ -167,6 +152,5 @@ exercise(
         "your positions begin anew after r_l tokens: "
         "they are used as they are given": "positions[:, None] → (positions % rank)[:, None]",
         "all tokens turn by the first one's position: each has its own": "positions[:, None] → positions[:1, None]",
-        "nothing is rotated": "return torch.cat(parts, -1) → return x.clone()",
     },
 )(rotate_levels)

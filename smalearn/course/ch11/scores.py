@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------------ 11.1 how many levels
-
 
 def shared_levels(length, block_lens):
     """Count the levels that have tokens i and j in one block: d (T, T), int64.
@@ -121,9 +119,6 @@ exercise(
 )(shared_levels)
 
 
-# ----------------------------------------------------------------------------------------------- 11.2 equation (9)
-
-
 def level_scores(Q, K, ranks, block_lens):
     """S (T, T): S[i, j] sums Q_l[i] · K_l[j] over the levels l ≤ d(i, j). Q and K (T, Σ r_l), level beside level.
 
@@ -192,8 +187,6 @@ exercise(
         "each with r_l neighbouring columns": "start : start + rank → start :: len(ranks) ; += rank → += 1",
         "you use the first level alone: "
         "pairs in one block have the columns of the finer levels, too": "start += rank → break",
-        "only pairs in one finest block have scores: "
-        "others meet in the columns of coarser levels": "return S → return together * S",
         "your levels join tokens less than b apart, in "
         "place of i // b = j // b": "tokens[:, None] // size == tokens // size → abs(tokens[:, None] - tokens) < size",
         "your levels join tokens with one i mod b: the number of the block is i // b": "// → %",
@@ -249,11 +242,8 @@ exercise(
         ),
         "where a level is not shared you have −∞: "
         "it adds nothing, 0, and the others count": "return S → return S.masked_fill(~together, -torch.inf)",
-        "the first level is missing: all pairs share it": "S + together → (start > ranks[0]) * S + together",
         "a pair that does not share all levels has the first level's columns alone in yours: it has those "
         "of all levels l ≤ d": "return S → return torch.where(together, S, Q[:, : ranks[0]] @ K[:, : ranks[0]].mT)",
-        "the keys after a query are −∞: the mask comes with the softmax, "
-        "equation (9) is for all pairs": "return S → return S.masked_fill(tokens > tokens[:, None], -torch.inf)",
         "this is q_i · k_i alone, for each token with itself: "
         "(T, T) are all pairs": "return S → return (Q * K).sum(-1)",
         "you leave out the keys after a query: "

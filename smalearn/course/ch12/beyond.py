@@ -8,8 +8,6 @@ from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 from smalearn.ssd import ssd_recurrent
 
-# ------------------------------------------------------------------------------------- 12.10 the gradient of the decays
-
 
 def decay_gradient(X, dX, Y, dY, H, dH):
     """The gradient of each log decay of a chunk, (c,), from what its forward and its backward pass have computed.
@@ -80,23 +78,11 @@ exercise(
         "you add up from the first token on: "
         "log a[t] is in s[t] and in all LATER sums": "later = → later = tl.cumsum(ds) #",
         "these are the gradients of the running sums: log a[t] is in all of them from t on": "later = → later = ds #",
-        "a log decay is in its own running sum, too: the sum begins with t": "- tl.cumsum(ds) + ds → - tl.cumsum(ds)",
-        "the state after the chunk is missing: "
-        "it decays with all of them, ⟨H, dH⟩": "later + tl.sum( → later + 0.0 * tl.sum(",
-        "the state after the chunk is the last token's alone in your answer: all decays of the chunk have made it": (
-            "later + tl.sum(tl.load(h + state) * tl.load(dh + state)) → "
-            "later + tl.where(i == chunk_len - 1, tl.sum(tl.load(h + state) * tl.load(dh + state)), 0.0)"
-        ),
         "what is written counts with a minus: x enters with e^−s": "- tl.load(x → + tl.load(x",
         "only what is read counts in your answer: x enters with e^−s": "- tl.load(x → - 0.0 * tl.load(x",
-        "only what is written counts in your answer: "
-        "y has the factor e^s": "tl.load(y + tokens) → 0.0 * tl.load(y + tokens)",
         "the sign is that of −log a": "out + i, later + tl.sum( → out + i, -later - tl.sum(",
     },
 )(decay_gradient)
-
-
-# ---------------------------------------------------------------------------------------- 12.11 an inverse, by doubling
 
 
 def inverses(A):
@@ -176,16 +162,11 @@ exercise(
         "this is the inverse of I − A: the corner of that of I + A is −Z' D X'": "T -= → T +=",
         "D stands between the two inverses, Z' D X', "
         "and they do not commute": "tl.dot(tl.dot(T, D → tl.dot(tl.dot(D, T",
-        "rows and columns of D are exchanged: "
-        "it lies below the diagonal": "i // w == 1 + j // w → j // w == 1 + i // w",
         "only siblings are joined: blocks with the same parent, i // (2 w)": "i // (2 * w) == j // (2 * w) → i >= j",
         "this is (I + A)^-1 − I": "t + square, T → t + square, T - tl.where(i == j, 1.0, 0.0)",
         "this is I − A, the first power alone": lambda A: torch.eye(A.shape[-1]) - A,
     },
 )(inverses)
-
-
-# ----------------------------------------------------------------------------------------------- 12.12 several machines
 
 
 def entering(decays, ends):
@@ -236,7 +217,6 @@ exercise(
     cases=_machine_cases,
     oracle=lambda decays, ends: torch.stack([_before(decays, ends, r) for r in range(len(ends))]),
     wrong={
-        "machine r counts its own slice too: what enters it is to its left": "append(H) → append(a * H + E)",
         "in your answer what comes from further left does not decay: it must, by each slice's decay": "a * H → H",
         "you take powers of 2 of the decays: they are no logarithms, multiply by them": "a * H → a.exp2() * H",
         "you take powers of e of the decays: they are no logarithms, multiply by them": "a * H → a.exp() * H",
@@ -250,6 +230,5 @@ exercise(
         "what leaves a slice is multiplied by its own decay: it is a H + E, not a (H + E)": "a * H + E → a * (H + E)",
         "all entries are one tensor, which later steps changed in place: "
         "make a new one, `H = a * H + E`": "return torch.stack(states) → return H.expand(ends.shape)",
-        "only the left neighbour's pair counts: those further left reach through it": "a * H + E → E",
     },
 )(entering)

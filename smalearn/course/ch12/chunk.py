@@ -7,8 +7,6 @@ from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 
-# ------------------------------------------------------------------------------------------------------ 12.7 one chunk
-
 
 def one_chunk(H, X, B, C, log2_a):
     """Y (c, P), what the tokens of a chunk read from each other and from H (N, P), and the state (N, P) after them.
@@ -92,16 +90,11 @@ SLIPS = {
     "a reset of −10^30 leaves running sums no digits for other decays: cut off at −160": "-160.0 → -1e30",
     "−∞ minus −∞ is no number: "
     "a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": "tl.where(a < -160.0, -160.0, a) → a",
-    "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
-        'tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf"))) → '
-        "tl.exp2(s[:, None] - s[None, :]) * (i[:, None] >= i[None, :])"
-    ),
     "a token does not see itself: the diagonal belongs to the mask, `i[:, None] >= i[None, :]`": ">= → >",
     "your L has the decay of the token that is read as well: "
     "between j and i lie the decays behind j": "- s[None, :] → - s[None, :] + a[None, :]",
     "a token reads the old state decayed up to itself, "
     "by `s`, not up to the chunk's end": "exp2(s) → exp2(last + 0.0 * s)",
-    "your tokens decay to the chunk's beginning: the state gets what follows them, `last - s`": "last - s → s",
     "what a chunk adds does not decay: "
     "each of its tokens does, by `last - s`, to the chunk's end": "last - s → 0.0 * s",
     "the state does not decay over the chunk: a whole chunk's decay, `tl.exp2(last)`, lies between": (

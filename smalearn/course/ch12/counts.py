@@ -10,8 +10,6 @@ from smalearn.fast.triton.configs import padded
 
 __all__ = ["recorded_walk"]
 
-# ------------------------------------------------------------------------------------------ 12.1 the bytes of a walk
-
 
 def moved_numbers():
     """How many numbers a walk moves for each token: one head, P = 64 in one tile, N = 128, the last state aside.

@@ -7,9 +7,6 @@ from smalearn.course.exercises.core import exercise
 __all__ = ["decay_tile"]
 
 
-# --------------------------------------------------------------------------------------------- 12.6 where L breaks
-
-
 def break_exponents(form, least, length):
     """Log decays (length,) to base 2, finite, from `least` to 0, for which `decay_tile(form, …)` is not finite.
 

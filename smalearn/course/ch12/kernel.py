@@ -10,8 +10,6 @@ from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 
-# ---------------------------------------------------------------------------------------------- 12.9 the chunked kernel
-
 
 def chunked_ssd(X, log2_a, B, C, initial, borders, chunk_len, tile):
     """Y (T, heads, P) and the last states, like initial, by programs for `tile` columns of P of a head of a sequence.
@@ -137,11 +135,6 @@ exercise(
         "that of a head is `head // per_group`": "head // per_group * → 0 * head *",
         "heads take turns with the groups in your answer: those of one group are "
         "neighbours, `head // per_group`": "head // per_group → head % (heads // per_group)",
-        "all heads decay as the first does: "
-        "the decays of a token lie side by side, one for each head": "rows * heads + head, mask → rows * heads, mask",
-        "the first state is never loaded: each head of each sequence has one": (
-            "tl.load(initial + state) → tl.zeros((N, tile), tl.float32)"
-        ),
         "all sequences start from the first one's states: those of sequence k begin at `k * heads * N * P`": (
             "tl.load(initial + state) → tl.load(initial + state - k * heads * N * P)"
         ),
@@ -165,8 +158,5 @@ exercise(
         ),
         "past the last token decays are not 1, and the last state forgets everything: "
         "the logarithm of 1 is `other=0.0`": "inside, other=0.0 → inside, other=float('-inf')",
-        "an empty sequence has no last states: they are its first ones, which must be stored all the same": (
-            "return Y, final → return Y, torch.where((borders.diff() > 0)[:, None, None, None], final, 0)"
-        ),
     },
 )(chunked_ssd)

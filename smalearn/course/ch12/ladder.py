@@ -13,8 +13,6 @@ __all__ = ["DOT", "decays", "floats", "launches", "strong", "without_resets"]
 
 DOT = ("smalearn.fast.tile.dot",)
 
-# -------------------------------------------------------------------------------------------- 12.2 a map with a guard
-
 
 def decayed(x, log2_a):
     """y[i] = x[i] · 2^log2_a[i]: make y, launch a program for each few entries, return y. Any length, float32.
@@ -96,9 +94,6 @@ exercise(
 )(decayed)
 
 
-# ---------------------------------------------------------------------------------------------- 12.3 a ragged matrix
-
-
 def copied(x):
     """A copy of the matrix x, whose rows lie one after the other; those of x lie anywhere, as its strides say.
 
@@ -171,9 +166,6 @@ exercise(
 )(copied)
 
 
-# ------------------------------------------------------------------------------------------ 12.4 one tile of a product
-
-
 def product(A, B):
     """A B, for A (m, k) and B (k, n) whose rows lie one after the other; m and n are any, k is 16, 32 or 64.
 
@@ -244,9 +236,6 @@ exercise(
         "it takes float32 too": "tl.dot(A, B → tl.dot(A.to(tl.float16).to(tl.float32), B.to(tl.float16).to(tl.float32)",
     },
 )(product)
-
-
-# ------------------------------------------------------------------------------------------------ 12.5 a sum, in a loop
 
 
 def summed(x):

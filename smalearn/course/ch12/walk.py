@@ -8,8 +8,6 @@ from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 
-# ------------------------------------------------------------------------------------------------------ 12.8 the walk
-
 
 def walk(X, log2_a, B, C, initial, chunk_len):
     """Y (T, P) and the state (N, P) after the last token, by one program that walks from chunk to chunk, with `tl.dot`.
@@ -92,17 +90,12 @@ exercise(
     oracle=_walk_loop,
     wrong=SLIPS
     | {
-        "the walk starts with a state of zeros: "
-        "the one it is given is never loaded": "tl.load(initial + state) → tl.zeros((N, P), tl.float32)",
         "every chunk starts from the first state: "
         "H is not carried from chunk to chunk": "s, last = → H = tl.load(initial + state)\n        s, last =",
         "H stays what it was at the start: after a chunk has read it, it becomes the next chunk's": "H = H * → E = H *",
         "H is carried on before the chunk has read it, so that its own tokens count twice: first read, then carry": (
             "dot(C, H → "
             "dot(C, (H * tl.exp2(last) + tl.dot(tl.trans(B), X * tl.exp2(last - s)[:, None], input_precision='ieee'))"
-        ),
-        "the last state lacks the last, shorter chunk: with masked loads it needs no case of its own": (
-            "H * tl.exp2(last) + → H * tl.exp2(last * (start + chunk_len <= length)) + (start + chunk_len <= length) *"
         ),
         "you store the state before the last chunk was carried into "
         "it": "H * tl.exp2(last) + → H * tl.exp2(last * (start + chunk_len < length)) + (start + chunk_len < length) *",

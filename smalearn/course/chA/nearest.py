@@ -93,10 +93,6 @@ exercise(
             "near = → S = S * (S >= S.flatten().sort(descending=True).values[min(b * c * rank, S.numel()) - 1])\n"
             "    near = ; :rank → :"
         ),
-        "you cut a b × c slice for each i and e: a slice has one j and one k, "
-        "and is a × d": "permute(1, 2, 0, 3) → permute(0, 3, 1, 2) ; permute(2, 0, 1, 3) → permute(0, 2, 3, 1)",
-        "you cut an a × c slice for each j and e: a slice has one j and one k, "
-        "and is a × d": "permute(1, 2, 0, 3) → permute(1, 3, 0, 2) ; permute(2, 0, 1, 3) → permute(2, 0, 3, 1)",
         "`torch.linalg.svd` returns Vᵀ: "
         "you have transposed it once more": ", full_matrices=False →  ; Vh[..., :rank, :] → Vh[..., :rank].mT",
         "`torch.linalg.svd` returns Vᵀ: "

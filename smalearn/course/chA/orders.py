@@ -3,8 +3,6 @@
 from smalearn.contractions import orders
 from smalearn.course.exercises.core import exercise
 
-# -------------------------------------------------------------------------------------------- A.4 the cheaper order
-
 
 def cheaper_order(length, dim, ranks):
     """("both" or "keys", multiply-adds) for the scores of levels with 1, 2, 4, … blocks.

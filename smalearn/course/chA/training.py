@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# -------------------------------------------------------------------------------------- A.5 each factor by its own fan
-
 
 def train_rules(sizes, rank, heads, lr, base_dim):
     """(σ of L, rate of L, σ of R, rate of R) for a train, by μP with the good rate `lr` of width `base_dim`.
@@ -61,24 +59,9 @@ exercise(
     wrong={
         "the rate of R has a where d belongs, as in equation 38: "
         "R takes in d numbers": "return → numbers = ; \n    ) → \n    )\n    return *numbers[:3], lr * base_dim / a",
-        "your σ is 1/√in: a factor that gives out less than it takes in needs a smaller one, "
-        "by √(out/in)": "min(1, (outputs / inputs) ** 0.5) → 1",
-        "this is what the paper prints, with two slips: the rate of R has a where d belongs, and σ lacks the minimum": (
-            "return → numbers = ; min(1, (outputs / inputs) ** 0.5) → 1 ; "
-            "\n    ) → \n    )\n    return *numbers[:3], lr * base_dim / a"
-        ),
-        "these are the right numbers with those of R first: the answer is (σ of L, rate of L, σ "
-        "of R, rate of R)": "fans = (c * rank, a), (d, heads * b * rank) → fans = (d, heads * b * rank), (c * rank, a)",
-        "these are the right numbers in the order σ, σ, rate, rate: the answer is (σ of L, rate of L, "
-        "σ of R, rate of R)": "return → numbers = ; \n    ) → \n    )\n    return numbers[::2] + numbers[1::2]",
-        "you take the sizes of the whole matrix: what counts is what "
-        "one block takes in and gives out": "fans = (c * rank, a), (d, heads * b * rank) → fans = [(c * d, a * b)] * 2",
         "what a block takes in and what it gives out are exchanged": "inputs, outputs in → outputs, inputs in",
-        "s is missing: s numbers pass along each connection, "
-        "so R gives out H·b·s and L takes in c·s": "c * rank → c ; b * rank → b",
         "L gives out a numbers: "
         "every head has blocks of its own, which read that head's numbers alone": "rank, a) → rank, heads * a)",
-        "all heads read the same token: R gives out H·b·s numbers": "heads * b → b",
         "you solved the sum exactly; μP keeps the larger root, min(1, √(out/in))/√in": (
             "min(1, (outputs / inputs) ** 0.5) / inputs**0.5 → (outputs / inputs) ** 0.5 / (outputs**0.5 + inputs**0.5)"
         ),
@@ -86,8 +69,6 @@ exercise(
         "σ is its root": "min(1, (outputs / inputs) ** 0.5) / inputs**0.5 → min(1, outputs / inputs) / inputs",
         "you divide the rate by the width D: "
         "a block takes in only c·s or d numbers, far fewer than D": "lr * base_dim / inputs → lr * base_dim / (a * b)",
-        "your rates do not depend on the width: "
-        "what is good for one width is too fast for a larger one": "lr * base_dim / inputs → lr",
         "your σ is √(out/in)/√in: a factor that gives out more than it takes in needs no larger one, "
         "so take the minimum with 1": "min(1, (outputs / inputs) ** 0.5) → (outputs / inputs) ** 0.5",
         "your rate is upside down: "
@@ -99,9 +80,6 @@ exercise(
         "it is divided by in / base_dim itself": "lr * base_dim / inputs → lr * (base_dim / inputs) ** 0.5",
     },
 )(train_rules)
-
-
-# ---------------------------------------------------------------------------------------------------- A.6 aligned
 
 
 def aligned_score():

@@ -4,8 +4,6 @@ import torch
 
 from smalearn.course.exercises.core import exercise
 
-# --------------------------------------------------------------------------------- A.1 the cheapest train of full rank
-
 
 def cheapest_train(m, n, rank):
     """Sizes (a, b, c, d) of a train of full rank with s = rank and the fewest parameters.
@@ -124,9 +122,6 @@ exercise(
 )(cheapest_train)
 
 
-# ----------------------------------------------------------------------------------- A.2 a Kronecker product as a train
-
-
 def kronecker_as_train(A, B):
     """L (b, a, c, 1) that holds A and R (c, d, b, 1) that holds B, the train of A ⊗ B.
 
@@ -178,18 +173,10 @@ exercise(
         "R enters the product transposed, so transpose B": "B.mT.repeat → B.reshape(B.mT.shape).repeat",
         "only the first block of L holds A: "
         "every b has an A of its own, and all are equal": "A.repeat(b, 1, 1) → (A * torch.eye(b)[0, :, None, None])",
-        "only the first block of R holds B: every c has a B of its own, "
-        "and all are equal": "B.mT.repeat(c, 1, 1) → (B.mT * torch.eye(c)[0, :, None, None])",
-        "only the first blocks of L and of R are filled: every b has an A of its own, every c a B": (
-            "A.repeat(b, 1, 1) → (A * torch.eye(b)[0, :, None, None]) ; "
-            "B.mT.repeat(c, 1, 1) → (B.mT * torch.eye(c)[0, :, None, None])"
-        ),
         "your L has the axes (a, b, c, 1): "
         "the blocks come first, one for each b": "A.repeat(b, 1, 1) → A.repeat(b, 1, 1).transpose(0, 1)",
         "your L is (b, c, a, 1), with A transposed: A enters as it is, B alone is transposed": "A.repeat → A.mT.repeat",
         "the numbers of your L run as in Aᵀ: "
         "A enters as it is, B alone is transposed": "A.repeat → A.mT.reshape(A.shape).repeat",
-        "you share A out among the blocks: "
-        "nothing sums over b, so that each block needs all of it": "A.repeat → (A / b).repeat",
     },
 )(kronecker_as_train)

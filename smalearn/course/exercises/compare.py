@@ -4,6 +4,7 @@ import cmath
 import math
 import numbers
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = [
     "elements",
     "freeze",
     "kind",
+    "numeric",
     "same",
     "sentence_case",
 ]
@@ -153,6 +155,17 @@ def alike(answer: object, other: object, tolerance: float) -> bool:
     if (answer.shape, answer.dtype) != (other.shape, other.dtype) or not torch.equal(answer.isnan(), other.isnan()):
         return False
     return _close(answer[~answer.isnan()], other[~other.isnan()], tolerance)
+
+
+def numeric(pair: Sequence) -> tuple[torch.Tensor, ...] | None:
+    """Answer and target as tensors of float64, or complex128; None if they are no numbers or no tensors."""
+    made = []
+    for value in pair:
+        if isinstance(value, bool) or not isinstance(value, torch.Tensor | numbers.Number):
+            return None
+        real = not value.is_complex() if isinstance(value, torch.Tensor) else isinstance(value, numbers.Real)
+        made.append(torch.as_tensor(value, dtype=torch.float64 if real else torch.complex128))
+    return tuple(made)
 
 
 def _same_number(answer: complex, other: complex, tolerance: float) -> bool:

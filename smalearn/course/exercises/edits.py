@@ -15,13 +15,7 @@ _numbers = itertools.count()
 
 
 class Edited:
-    """The solution with another text in some places: made when it is first called, since few learners are so wrong.
-
-    Args:
-        solution: the right answer.
-        kernels: those that it launches, of which the text can be changed, too.
-        edits: "old → new" and so on; an old text must stand in a body, and is replaced wherever it does.
-    """
+    """The solution, and the kernels that it launches, with another text where the old one stands; made when called."""
 
     def __init__(self, solution: Callable, kernels: Sequence[Callable], edits: str):
         self.functions, self.edits = [*kernels, solution], edits
@@ -32,11 +26,7 @@ class Edited:
 
     @cached_property
     def function(self) -> Callable:
-        """The edited solution.
-
-        Raises:
-            ValueError: a text to be replaced does not stand in the source.
-        """
+        """The edited solution; a ValueError where a text does not stand in the source, or makes no Python of it."""
         name = self.functions[-1].__name__
         heads, bodies = zip(*map(_source, self.functions), strict=True)
         for edit in self.edits.split(" ; "):
@@ -48,7 +38,10 @@ class Edited:
         file = f"<{name}, edited {next(_numbers)}>"
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)  # where Triton looks for it
         scope = dict(self.functions[-1].__globals__)
-        exec(compile(source, file, "exec"), scope)
+        try:
+            exec(compile(source, file, "exec"), scope)
+        except SyntaxError as error:
+            raise ValueError(f"{name}: {self.edits!r} makes no Python of it: {error.msg}") from None
         return scope[name]
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from smalearn.course.exercises import Exercise, registry
+from smalearn.course.exercises.library import names_in
 from smalearn.course.grading.gradebook import PARTIAL
-from smalearn.course.grading.reference import names_in
 from smalearn.course.workbook import notebook as notebooks
 
 __all__ = ["chapters", "export"]
@@ -128,7 +128,7 @@ def _imports(solution: types.FunctionType, defined: set[str]) -> list[str]:
     """Write the imports that a solution needs where only these names are defined."""
     function = inspect.unwrap(solution)
     lines = []
-    for name in names_in(function.__code__):
+    for name in dict.fromkeys(names_in(function.__code__)):
         value = function.__globals__.get(name)
         if name in defined or name not in function.__globals__:
             continue

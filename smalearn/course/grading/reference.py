@@ -7,9 +7,10 @@ import types
 
 from smalearn.course.exercises import Exercise, registry
 from smalearn.course.exercises.core import of_a_chapter
+from smalearn.course.exercises.library import names_in
 from smalearn.fast.jit import Kernel
 
-__all__ = ["names_in", "reference"]
+__all__ = ["reference"]
 
 
 def reference(exercise: Exercise) -> str | None:
@@ -30,12 +31,6 @@ def reference(exercise: Exercise) -> str | None:
     owners = [others.get(one, exercise) for one in called if isinstance(one, types.FunctionType | Kernel)]
     sources = [reference(other) for id, other in {one.id: one for one in owners}.items() if id != exercise.id]
     return "\n".join([*lines, *sources, exercise.code])
-
-
-def names_in(code: types.CodeType) -> list[str]:
-    """List the global names in a function, those in functions inside it included."""
-    inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in names_in(constant)]
-    return list(dict.fromkeys([*code.co_names, *inner]))
 
 
 def _there(node: ast.Import | ast.ImportFrom) -> str:

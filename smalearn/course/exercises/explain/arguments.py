@@ -1,10 +1,11 @@
 """Which argument an answer ignores: whatever its value, the answer stays, and the right one does not."""
 
 import copy
+import functools
 
 import torch
 
-from smalearn.course.exercises.agree import equal
+from smalearn.course.exercises.compare import alike
 from smalearn.course.exercises.explain.asked import Asked
 from smalearn.course.exercises.run import answers
 
@@ -28,6 +29,7 @@ def ignored(asked: Asked) -> str | None:
 def _ignored(asked, place, changes):
     """Whether no change of an argument, of at least two that are allowed, matters in the answer, and one should."""
     matters, seen = False, 0
+    equal = functools.partial(alike, tolerance=asked.near)
     for change in changes:
         changed = [(*case[:place], change(case[place]), *case[place + 1 :]) for case in copy.deepcopy(asked.cases)]
         right, yours = answers(asked.exercise.oracle, changed), answers(asked.attempt, changed)

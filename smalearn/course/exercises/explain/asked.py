@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from smalearn.course.exercises.compare import Difference, elements
+from smalearn.course.exercises.compare import Difference, alike, elements
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.limit import Stopwatch
 from smalearn.course.exercises.run import Call
 
-__all__ = ["Asked"]
+__all__ = ["CLOSE", "Asked"]
 
+CLOSE = 1e-7  # relative error up to which answers are the same, at least
 SECONDS = 4.0  # for all explainers together: nobody waits long for a reason
 
 
@@ -46,6 +47,21 @@ class Asked:
         """The attempt's answers; None where it raised, or was too slow, in some case."""
         complete = len(self.calls) == len(self.cases) and not any(call.error for call in self.calls)
         return [call.answer for call in self.calls] if complete else None
+
+    @property
+    def near(self) -> float:
+        """Relative error up to which answers are the same."""
+        return max(self.exercise.tolerance, CLOSE)
+
+    def item(self, number: int) -> int | None:
+        """Index of the first wrong item in a case, -1 of an answer without items; None where none is to be compared."""
+        right, yours = self.targets[number], self.answers[number]
+        if not isinstance(right, tuple | list):
+            return -1
+        if not isinstance(yours, tuple | list) or len(yours) != len(right):
+            return None
+        pairs = enumerate(zip(yours, right, strict=True))
+        return next((k for k, pair in pairs if not alike(*pair, self.exercise.tolerance)), None)
 
     @property
     def in_form(self) -> bool:

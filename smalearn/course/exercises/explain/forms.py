@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from smalearn.course.exercises.agree import equal
+from smalearn.course.exercises.compare import alike
 from smalearn.course.exercises.explain.asked import Asked
 
 __all__ = ["changed_in_place", "item_alone", "leading_axes", "other_dtype", "other_order", "with_leading_axes"]
@@ -50,7 +50,7 @@ def item_alone(asked: Asked) -> str | None:
         return None
     whole, alone = (targets, answers) if inside else (answers, targets)
     for item in range(min(map(len, whole))):
-        if all(equal(x, y[item]) for x, y in zip(alone, whole, strict=True)):
+        if all(alike(x, y[item], asked.near) for x, y in zip(alone, whole, strict=True)):
             count = len(whole[0])
             return (
                 f"this is item {item} of the answer alone: return {'both' if count == 2 else f'all {count} of them'}"
@@ -67,7 +67,7 @@ def other_order(asked: Asked) -> str | None:
         return None
     for order in list(itertools.permutations(range(len(targets[0]))))[1:]:  # the first is the order that is asked for
         pairs = list(zip(answers, targets, strict=True))
-        if all(all(equal(a[k], b[place]) for k, place in enumerate(order)) for a, b in pairs):
+        if all(all(alike(a[k], b[place], asked.near) for k, place in enumerate(order)) for a, b in pairs):
             written = ", ".join(map(str, order))
             return f"the items of your answer are right, but not their order: they are items {written}"
     return None

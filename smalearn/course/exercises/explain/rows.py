@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from smalearn.course.exercises.agree import equal, numeric
+from smalearn.course.exercises.compare import numeric
 from smalearn.course.exercises.explain.asked import Asked
 from smalearn.course.exercises.run import answers
 
@@ -17,7 +17,7 @@ __all__ = ["changed_rows"]
 
 NOTHING = 1e-12  # what rounding alone changes, in parts of the largest entry
 MOST = 8  # rows of an argument that are halved
-OF_ALL = ("your answer does not change with ", "what ")  # a single case may have nothing but ones, or chunks of one
+OF_ALL = "your answer does not change with "  # a single case may have nothing but ones, or chunks of one
 LEAST = 3  # rows that an argument must have: fewer show no pattern
 AXES = ((0, "{}[{}]", "row"), (-1, "{}[..., {}]", "column"))
 
@@ -28,8 +28,7 @@ def changed_rows(asked: Asked) -> str | None:
         return None
     exercise, attempt = asked.exercise, asked.attempt
     for (axis, written, of), (number, case) in itertools.product(AXES, sorted(asked.failing, key=_unclear)):
-        item = _wrong_item(_answer(attempt, case), _answer(exercise.oracle, case), exercise.tolerance)
-        if item is None:
+        if (item := asked.item(number - 1)) is None:
             continue
         for place, x in enumerate(case):
             long = isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim >= (1 if axis == 0 else 2)
@@ -73,28 +72,12 @@ def _plain(case):
 
 @dataclass(frozen=True)
 class _Seen:
-    """By rows of the answer and of the argument: whether the right one changes, whether yours does, alike or not."""
+    """By rows of the answer and of the argument: which change."""
 
     rows: list[int]  # of the argument
-    must: torch.Tensor
-    does: torch.Tensor
+    must: torch.Tensor  # the right answer changes
     extra: torch.Tensor  # yours changes clearly, the right one not at all
     missing: torch.Tensor  # the other way round
-    alike: torch.Tensor
-
-
-def _answer(function, case):
-    given = answers(function, [case])
-    return given and given[0]
-
-
-def _wrong_item(given, right, near):
-    """Index of the first wrong item of a tuple, -1 for an answer that is none; None where there is nothing to see."""
-    if given is None or right is None:
-        return None
-    if isinstance(right, tuple | list):
-        return next((k for k, pair in enumerate(zip(given, right, strict=True)) if not equal(*pair, near)), None)
-    return -1
 
 
 def _smaller(x, axis, row):
@@ -123,33 +106,25 @@ def _changes(exercise, case, where, later, row):
     """Whether the right answer changes, so many rows later, with this row of an argument."""
     place, axis, item = where
     other = _smaller(case[place], axis, row)
-    pair = None if other is None else _pair_of(exercise, case, (*case[:place], other, *case[place + 1 :]), item)
-    if pair is None or pair[0].shape != pair[1].shape or not all(x.isfinite().all() for x in pair):
+    pair = None if other is None else _pair(item, [exercise.oracle] * 2, [case, _with(case, place, other)])
+    if pair is None:
         return False
     change = _lines(pair[1] - pair[0], axis)
     inside = 0 <= row + later < len(change)
     return bool(inside and change[row + later].abs().max() > NOTHING * pair[0].abs().max())
 
 
-def _pair_of(exercise, case, changed, item):
-    """The right answers to two cases as numbers; None where there are none."""
-    found = [_answer(exercise.oracle, given) for given in (case, changed)]
-    if any(x is None for x in found):
-        return None
-    return numeric(found if item < 0 else [x[item] for x in found])
-
-
 def _seen(exercise, attempt, case, where):
     place, axis, item = where
     x, columns = case[place], []
     rows = [round(k) for k in torch.linspace(0, x.shape[axis] - 1, min(MOST, x.shape[axis])).tolist()]
-    start = _pair(exercise, attempt, case, item)
+    start = _pair(item, [attempt, exercise.oracle], [case] * 2)
     if start is None:
         return None
     for row in rows:
         if (other := _smaller(x, axis, row)) is None:
             return None
-        found = _pair(exercise, attempt, (*case[:place], other, *case[place + 1 :]), item)
+        found = _pair(item, [attempt, exercise.oracle], [_with(case, place, other)] * 2)
         if found is None:
             return None
         columns.append([new - old for new, old in zip(found, start, strict=True)])
@@ -159,16 +134,20 @@ def _seen(exercise, attempt, case, where):
     yours, right = (torch.stack([column[k].abs().amax(1) for column in lines], 1) for k in (0, 1))
     does, must = yours > near, right > near
     least = NOTHING * start[0].abs().max()  # yours may be much smaller than the right answer
-    alike = torch.stack([(a - b).abs().amax(1) <= 10 * near for a, b in lines], 1)
-    return _Seen(rows, must, does, does & (right <= NOTHING * size), must & (yours <= least), alike)
+    return _Seen(rows, must, does & (right <= NOTHING * size), must & (yours <= least))
 
 
-def _pair(exercise, attempt, case, item):
-    """The attempt's answer and the right one, finite; None where there are none."""
-    found = [_answer(function, case) for function in (attempt, exercise.oracle)]
-    if any(x is None for x in found):
+def _with(case, place, value):
+    """A case with another argument."""
+    return (*case[:place], value, *case[place + 1 :])
+
+
+def _pair(item, functions, cases):
+    """What two calls answer, or an item of it, as finite numbers of one shape; None where it is not."""
+    found = [answers(function, [case]) for function, case in zip(functions, cases, strict=True)]
+    if any(x is None or x[0] is None for x in found):
         return None
-    pair = numeric(found if item < 0 else [x[item] for x in found])
+    pair = numeric([x if item < 0 else x[item] for (x,) in found])
     fits = pair and pair[0].shape == pair[1].shape and pair[0].numel() and all(x.isfinite().all() for x in pair)
     return pair if fits else None
 
@@ -207,19 +186,4 @@ def _said(seen: _Seen, name: str, written: str, of: str) -> str | None:
         if count > 1 and torch.equal(missing, diagonal & seen.must) and diagonal.sum() >= LEAST:
             return f"no {of} of your answer depends on {written.format(name, 't')} of its own place t"
         return f"{row} does not change with {lost}, and must"
-    return _by_place(seen, name, written, of, own == line)
-
-
-def _by_place(seen, name, written, of, diagonal):
-    """Say that the part of what is the same place is right and the rest is not, or the other way round."""
-    elsewhere = seen.must & ~diagonal
-    if not (diagonal.sum() >= LEAST and elsewhere.sum() >= LEAST and (seen.must & diagonal).sum() >= LEAST):
-        return None
-    here = seen.alike[diagonal & seen.must]
-    there = seen.alike[elsewhere]
-    cause = written.format(name, "t")
-    if here.all() and not there.any():
-        return f"what {cause} does to its own {of} t of the answer is right, what it does to all others is not"
-    if there.all() and not here.any():
-        return f"what {cause} does to its own {of} t of the answer is wrong, what it does to all others is right"
     return None

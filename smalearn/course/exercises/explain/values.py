@@ -8,9 +8,8 @@ import math
 
 import torch
 
-from smalearn.course.exercises.agree import CLOSE, equal, has_content, numeric, same
-from smalearn.course.exercises.compare import elements
-from smalearn.course.exercises.explain.asked import Asked
+from smalearn.course.exercises.compare import alike, numeric
+from smalearn.course.exercises.explain.asked import CLOSE, Asked
 
 __all__ = ["values"]
 
@@ -25,53 +24,45 @@ POWERS = {1.0: "{} times", -1.0: "1/{} times", 0.5: "√{} times", -0.5: "1/√{
 
 def values(asked: Asked) -> str | None:
     """Say the first relation to the right answers that holds of an attempt's."""
-    cases, targets, answers = asked.cases, asked.targets, asked.answers
-    if answers is None or any(answer is None for answer in answers):
+    if asked.answers is None or any(answer is None for answer in asked.answers):
         return None
-    names, near = asked.exercise.names, asked.exercise.tolerance
-    where, items = _wrong_item(cases, targets, answers, near)
+    item, items = asked.item(asked.shown), list(zip(asked.answers, asked.targets, strict=True))
+    if item is None or any(isinstance(right, tuple | list) and len(right) != len(yours) for yours, right in items):
+        return None
+    where, items = ("", items) if item < 0 else (f"in item {item}, ", [(a[item], b[item]) for a, b in items])
     pairs = [numeric(pair) for pair in items]
-    wrong = [k for k, pair in enumerate(pairs) if pair is None or not same(*pair, near)]
+    wrong = [k for k, pair in enumerate(pairs) if pair is None or not alike(*pair, asked.exercise.tolerance)]
     if not wrong or None in pairs:
         return _of_words(where, items)
     chosen = [pairs[k] for k in wrong]
     if not any(a.any() for a, _ in chosen) and _all(chosen, lambda a, b: a.shape == b.shape):
         return where + "your answer is 0 everywhere"
-    if all(_nearly(*pair) for pair in chosen) and any(b.any() for _, b in chosen):  # 1e-9 for 0 is no matter of digits
+    if all(alike(a, b, NEARLY) for a, b in chosen) and any(
+        b.any() for _, b in chosen
+    ):  # 1e-9 for 0 is no matter of digits
         return where + (ROUNDED if _all(chosen, _rounded) else LOST)
-    found = _factor(names, [cases[k] for k in wrong], chosen) or _relation(chosen)
+    cases = [asked.cases[k] for k in wrong]
+    found = _factor(asked.exercise.names, cases, chosen, asked.near) or _relation(chosen, asked.near)
     return found and where + found
-
-
-def _wrong_item(cases, targets, answers, near):
-    """Pair answers and targets; of tuples the item that is wrong in the case that is shown, and what to call it."""
-    pairs = list(zip(answers, targets, strict=True))
-    if not isinstance(targets[0], tuple | list):
-        return "", pairs
-    size = len(targets[0])
-    if not all(isinstance(a, tuple | list) and len(a) == len(b) == size for a, b in pairs):
-        return "", [(None, None)]
-    wrong = {k: item for k, pair in enumerate(pairs) if (item := _first_wrong(*pair, near)) is not None}
-    if not wrong:
-        return "", pairs
-    item = wrong[min(wrong, key=lambda k: elements(cases[k]))]
-    return f"in item {item}, ", [(a[item], b[item]) for a, b in pairs]
-
-
-def _first_wrong(answer, target, near):
-    """The first item that is wrong; None if there is none."""
-    return next((k for k, pair in enumerate(zip(answer, target, strict=True)) if not equal(*pair, near)), None)
 
 
 def _all(pairs, holds, least=1):
     """Whether something holds of all pairs, at least so many of them with content."""
-    return sum(has_content(b) for _, b in pairs) >= least and all(holds(a, b) for a, b in pairs)
+    content = sum(b.numel() >= 4 and len(b.unique()) >= 4 for _, b in pairs)
+    return content >= least and all(holds(a, b) for a, b in pairs)
+
+
+def _rounded(answer, target):
+    """Whether most entries have errors as float32 makes them."""
+    held = (target != 0) & torch.isfinite(target)
+    error = ((answer - target).abs() / target.abs())[held]
+    return (error > 1e-10).double().mean() > 0.5
 
 
 # ------------------------------------------------------------------------------------------------------------ factors
 
 
-def _factor(names, cases, pairs):
+def _factor(names, cases, pairs, near):
     """A constant factor, one that depends on a size, or one for each row or column."""
     if any(a.shape != b.shape or a.is_complex() or b.is_complex() or not torch.isfinite(a).all() for a, b in pairs):
         return None
@@ -86,7 +77,7 @@ def _factor(names, cases, pairs):
     for axis, line in ((-1, "row"), (-2, "column")):
 
         def scaled(a, b, axis=axis):
-            return 2 <= a.ndim <= 3 and b.shape[axis] >= 1 and _lines_scaled(a, b, axis)
+            return 2 <= a.ndim <= 3 and b.shape[axis] >= 1 and _lines_scaled(a, b, axis, near)
 
         long = sum(b.ndim >= 2 and b.shape[axis] >= 2 for _, b in pairs)  # a line of one number is a multiple of any
         if len(pairs) >= 3 and long >= 2 and _all(pairs, scaled, 2):
@@ -122,147 +113,128 @@ def _size(names, cases, factors):
     return None
 
 
-def _lines_scaled(answer, target, axis):
+def _lines_scaled(answer, target, axis, near):
     """Whether each line along an axis is the right one times a number."""
     size = (target * target).sum(axis, keepdim=True)
     factor = (answer * target).sum(axis, keepdim=True) / size.clamp(min=1e-300)
     filled = bool((factor.abs() > CLOSE)[size > 0].all())  # a line of zeros is 0 times anything
-    return filled and same(factor * target, answer) and not same(answer, target)
+    return filled and alike(factor * target, answer, near) and not alike(answer, target, near)
 
 
 # ---------------------------------------------------------------------------------------------------------- relations
 
 
-def _relation(pairs):
+def _relation(pairs, near):
     """One transformation that makes the right answer of each wrong one."""
+
+    def holds(turn, *axis):
+        return lambda a, b: any(alike(*pair, near) for pair in _tried(turn, a, b, *axis))
+
     for words, turn, least in _RELATIONS:
-        if _all(pairs, lambda a, b, turn=turn: any(same(x, b) for x in _tried(turn, a, b)), least):
+        if _all(pairs, holds(turn), least):
             return words
     for axis in range(pairs[0][1].ndim):
         if all(b.ndim <= axis or b.shape[axis] < 2 for _, b in pairs):
             continue  # along one entry all is trivially so
         for words, turn in _ALONG.items():
-            if _all(pairs, lambda a, b, turn=turn, axis=axis: b.ndim > axis and turn(a, b, axis)):
+            if _all(pairs, lambda a, b: a.shape == b.shape) and _all(pairs, holds(turn, axis)):
                 return words.format(axis)
     for axis, line in ((-1, "columns"), (-2, "rows")):
-        if _all(pairs, lambda a, b, axis=axis: a.shape == b.shape and b.ndim >= 2 and _shuffled(a, b, axis), 1):
+        if _all(pairs, lambda a, b: a.shape == b.shape and b.ndim >= 2) and _all(pairs, holds(_sorted, axis)):
             return f"the {line} of your answer are right, their order is not"
     return None
 
 
-def _tried(turn, answer, target):
-    """What a transformation gives; nothing where it cannot be made."""
+def _tried(turn, answer, target, *axis):
+    """What a transformation gives, with what that should be; nothing where it cannot be made."""
     try:
-        return list(turn(answer, target))
+        return list(turn(answer, target, *axis))
     except (RuntimeError, IndexError, ValueError):
         return []
 
 
-def _nearly(answer, target):
-    """Whether an answer is right up to rounding."""
-    return answer.shape == target.shape and answer.dtype == target.dtype and same(answer, target, NEARLY)
+def _corner(x, other):
+    """The part of a tensor that has the shape of another."""
+    return x[tuple(slice(0, n) for n in other.shape)] if x.ndim == other.ndim else x
 
 
-def _rounded(answer, target):
-    """Whether most entries have errors as float32 makes them."""
-    held = (target != 0) & torch.isfinite(target)
-    error = ((answer - target).abs() / target.abs())[held]
-    return (error > 1e-10).double().mean() > 0.5
+def _sorted(answer, target, axis):
+    """Both with their lines across an axis in one order, whatever the order was."""
+    weights = torch.arange(1.0, answer.numel() // answer.shape[axis] + 1, dtype=torch.float64).sin()
+    keys = [(x.movedim(axis, 0).flatten(1) * weights).sum(1).abs() for x in (answer, target)]
+    yield tuple(x.movedim(axis, 0)[key.argsort()] for x, key in zip((answer, target), keys, strict=True))
 
 
-_RELATIONS = [  # what is said, candidates for the right answer, how many cases with content it takes
-    ("your answer is the transpose of the right one", lambda a, b: [a.mT] if a.ndim >= 2 else [], 1),
-    ("the real part of your answer is right", lambda a, b: [a.real] if a.is_complex() else [], 1),
+_RELATIONS = [  # what is said, pairs of which one must agree, how many cases with content it takes
+    ("your answer is the transpose of the right one", lambda a, b: [(a.mT, b)] if a.ndim >= 2 else [], 1),
+    ("the real part of your answer is right", lambda a, b: [(a.real, b)] if a.is_complex() else [], 1),
     (
         "your answer has the right entries with some signs changed",
-        lambda a, b: [a.abs() * b.sign()] if torch.equal(a != 0, b != 0) else [],
+        lambda a, b: [(a.abs() * b.sign(), b)] if torch.equal(a != 0, b != 0) else [],
         1,
     ),
-    ("the exponential of your answer is right", lambda a, b: [a.exp()], 1),
+    ("the exponential of your answer is right", lambda a, b: [(a.exp(), b)], 1),
     (
         "the exponential of your answer is right, but for its zeros, which must be put in after it",
-        lambda a, b: [a.exp().masked_fill((a == 0) & (b == 0), 0)],
+        lambda a, b: [(a.exp().masked_fill((a == 0) & (b == 0), 0), b)],
         1,
     ),
-    ("the logarithm of your answer is right", lambda a, b: [a.log()] if (a > 0).all() else [], 1),
+    ("the logarithm of your answer is right", lambda a, b: [(a.log(), b)] if (a > 0).all() else [], 1),
     (
         "your answer is the softmax of the right one along its last axis",
-        lambda a, b: [b] if b.ndim and b.shape[-1] > 1 and not b.is_complex() and same(a, b.softmax(-1)) else [],
+        lambda a, b: [(a, b.softmax(-1))] if b.ndim and b.shape[-1] > 1 and not b.is_complex() else [],
         1,
     ),
-    ("1 divided by your answer is right", lambda a, b: [a.reciprocal()] if (a != 0).all() else [], 1),
-    ("the square of your answer is right", lambda a, b: [a * a], 1),
-    ("the square root of your answer is right", lambda a, b: [a.sqrt()] if (a >= 0).all() else [], 1),
-    ("your answer has the right entries in another shape", lambda a, b: [a.reshape(b.shape)], 1),
-    (
-        "your answer is right as far as it is needed, and goes on after that",
-        lambda a, b: [a[tuple(slice(0, n) for n in b.shape)]] if a.ndim == b.ndim else [],
-        2,
-    ),
+    ("1 divided by your answer is right", lambda a, b: [(a.reciprocal(), b)] if (a != 0).all() else [], 1),
+    ("the square of your answer is right", lambda a, b: [(a * a, b)], 1),
+    ("the square root of your answer is right", lambda a, b: [(a.sqrt(), b)] if (a >= 0).all() else [], 1),
+    ("your answer has the right entries in another shape", lambda a, b: [(a.reshape(b.shape), b)], 1),
+    ("your answer is right as far as it is needed, and goes on after that", lambda a, b: [(_corner(a, b), b)], 2),
     (
         "the end is missing: your answer is right as far as it goes",
-        lambda a, b: (
-            [b]
-            if a.ndim == b.ndim and (a.numel() or len(b) == 1) and same(a, b[tuple(slice(0, n) for n in a.shape)])
-            else []
-        ),
+        lambda a, b: [(a, _corner(b, a))] if a.numel() or len(b) == 1 else [],
         2,
     ),
     (
         "your answer has an axis too many: its sum over that axis is right",
-        lambda a, b: [a.sum(d) for d in range(a.ndim) if a.shape[d] > 1] if a.ndim == b.ndim + 1 else [],
+        lambda a, b: [(a.sum(d), b) for d in range(a.ndim) if a.shape[d] > 1],
         2,
     ),
     (
         "an axis of the right answer is missing: yours is its sum",
-        lambda a, b: [b] if b.ndim == a.ndim + 1 and any(same(a, b.sum(d)) for d in range(b.ndim)) else [],
+        lambda a, b: [(a, b.sum(d)) for d in range(b.ndim)],
         2,
     ),
     (
         "all pairs of rows are in your answer: the right one is its diagonal",
-        lambda a, b: [a.diagonal(dim1=0, dim2=1).movedim(-1, 0)] if a.ndim == b.ndim + 1 else [],
+        lambda a, b: [(a.diagonal(dim1=0, dim2=1).movedim(-1, 0), b)] if a.ndim > 1 else [],
         2,
     ),
 ]
 
 
 def _late(answer, target, axis):
-    """Whether the answer's lines along an axis, from the second on, are the right ones from the first on."""
-    if answer.shape != target.shape:
-        return False
+    """The answer's lines along an axis from the second on, and the right ones from the first on."""
     size = target.shape[axis] - 1
-    return size >= 0 and same(answer.narrow(axis, 1, size), target.narrow(axis, 0, size))
-
-
-def _shuffled(answer, target, axis):
-    """Whether two tensors have the same lines across an axis in another order; equal is not another order."""
-    weights = torch.arange(1.0, answer.numel() // answer.shape[axis] + 1, dtype=torch.float64).sin()
-    keys = [(x.movedim(axis, 0).flatten(1) * weights).sum(1).abs() for x in (answer, target)]
-    first, second = (x.movedim(axis, 0)[key.argsort()] for x, key in zip((answer, target), keys, strict=True))
-    return same(first, second)
+    yield answer.narrow(axis, 1, size), target.narrow(axis, 0, size)
 
 
 _ALONG = {
-    "your answer is the right one in reverse order along axis {}": lambda a, b, d: (
-        a.shape == b.shape and same(a.flip(d), b)
-    ),
+    "your answer is the right one in reverse order along axis {}": lambda a, b, d: [(a.flip(d), b)],
     "your answer is one place late along axis {}": _late,
-    "your answer is one place early along axis {}": lambda a, b, d: _late(b, a, d),
-    "only the first place along axis {} is filled in your answer, the others are 0": lambda a, b, d: (
-        a.shape == b.shape and not a.narrow(d, 1, a.shape[d] - 1).any() and same(a.narrow(d, 0, 1), b.narrow(d, 0, 1))
-    ),
-    "your answer is not summed up along axis {}: its running sum is right": lambda a, b, d: (
-        a.shape == b.shape and same(a.cumsum(d), b)
-    ),
-    "your answer is summed up once too often along axis {}": lambda a, b, d: (
-        a.shape == b.shape and same(a, b.cumsum(d))
-    ),
-    "your answer is not normalised along axis {}: divided by its sums there, it is right": lambda a, b, d: (
-        a.shape == b.shape and same(a / a.sum(d, keepdim=True), b)
-    ),
+    "your answer is one place early along axis {}": lambda a, b, d: [pair[::-1] for pair in _late(b, a, d)],
+    "only the first place along axis {} is filled in your answer, the others are 0": lambda a, b, d: [
+        (a, torch.cat([b.narrow(d, 0, 1), 0 * b.narrow(d, 1, b.shape[d] - 1)], d))
+    ],
+    "your answer is not summed up along axis {}: its running sum is right": lambda a, b, d: [(a.cumsum(d), b)],
+    "your answer is summed up once too often along axis {}": lambda a, b, d: [(a, b.cumsum(d))],
+    "your answer is not normalised along axis {}: divided by its sums there, it is right": lambda a, b, d: [
+        (a / a.sum(d, keepdim=True), b)
+    ],
 }
 
-# -------------------------------------------------------------------------------------------------- words
+
+# -------------------------------------------------------------------------------------------------------------- words
 
 
 def _of_words(where, pairs):
