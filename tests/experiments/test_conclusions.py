@@ -192,12 +192,11 @@ def medians(part):
 
 
 def test_which_linear_attention_is_fastest_depends_on_the_processor():
-    text = prose("03", "clock-after")
+    assert "depends on the processor" in prose("03", "clock-after")
     epyc, xeon = (medians(recorded("linear_attention", cpu)["contests"][2]) for cpu in (EPYC, XEON))
-    assert 0.95 < epyc["fast.linear_attention"] / epyc["products only, chunks of 32"] < 1.05
-    assert f"takes {xeon['fast.linear_attention'] / xeon['products only, chunks of 32']:.1f} times" in text
-    assert 1 / 9 < 1 - xeon["linear_attention_chunked, compiled"] / xeon["fast.linear_attention"] < 1 / 7
-    assert "beats it by an eighth" in text
+    fast, compiled = "fast.linear_attention", "linear_attention_chunked, compiled"
+    assert epyc[fast] < epyc[compiled]
+    assert xeon[compiled] < xeon[fast]
 
 
 def test_sixteen_times_the_state():
