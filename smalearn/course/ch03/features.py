@@ -70,7 +70,6 @@ def _as_many_features(randn, length):
 
 UP = "b = len(Q) // 2 → b = (len(Q) + 1) // 2"  # other halves, other wrong numbers
 FIRST = "if len → log_a = {}\n    if len"
-LATER = "torch.cat([log_a[1:b], torch.zeros_like(log_a[:1])])"
 EARLIER, HALF = (f"gated_scores(Q[{part}], K[{part}], log_a[{part}])" for part in (":b", "b:"))
 
 exercise(
@@ -81,13 +80,7 @@ exercise(
     minutes=20,
     cases=_feature_cases,
     oracle=_feature_by_feature,
-    way=Way(
-        case=_as_many_features,
-        memory=2,
-        loops=1,
-        differences=False,
-        axis="T = N",
-    ),
+    way=Way(case=_as_many_features, memory=2, loops=1, differences=False, axis="T = N"),
     wrong={
         # how the gates enter
         "you mix the features' gates: each feature has a decay of its own, inside the sum over n": FIRST.format(
@@ -105,8 +98,6 @@ exercise(
         "the decay until the border is a difference of two sums: after a reset −∞ − (−∞) is not a number. Add up the "
         "gates after each token themselves": "later.flip(0).cumsum(0).flip(0) → (log_a[:b].sum(0) - "
         "log_a[:b].cumsum(0))",
-        "a key meets its own gate, which acts before it is written: "
-        "until the border only the gates after it act": f"{LATER} → log_a[:b]",
         "keys across the border have not faded: the gates after them act, until the border": " * until → ",
         # since the border
         "the decay since the border has met two exponentials": "[b:].cumsum(0).exp() → [b:].cumsum(0).exp().exp()",
@@ -114,8 +105,6 @@ exercise(
         "[b:].cumsum(0).exp().exp()",
         "the decay until the border has met two exponentials": "flip(0).exp() → flip(0).exp().exp()",
         "two exponentials in the decay until the border: one is enough": f"{UP} ; flip(0).exp() → flip(0).exp().exp()",
-        "your decay since the border begins with the chunk: "
-        "it begins at the border": "log_a[b:].cumsum(0) → log_a.cumsum(0)[b:]",
         "since the border all gates up to token t act, not its own alone": "log_a[b:].cumsum(0) → log_a[b:]",
         "what is read across the border has not faded since: the gates from the border to t act": " * since → ",
         "every gate acts one token late": lambda Q, K, log_a: gated_scores(Q, K, log_a.roll(1, 0)),

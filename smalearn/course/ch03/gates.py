@@ -156,13 +156,7 @@ exercise(
     cases=_chunk_cases,
     gradient=("Q", "K", "V"),
     oracle=_decayed,
-    way=Way(
-        case=_four_chunks,
-        memory=1,
-        loops=1,
-        matters={"chunk_len": (4, 16)},
-        differences=False,
-    ),
+    way=Way(case=_four_chunks, memory=1, loops=1, matters={"chunk_len": (4, 16)}, differences=False),
     wrong={
         "you multiply by log_a, the logarithm of the gate: the gate is its exponential": _by_logarithms,
         "log_a has met two exponentials: one makes it the gate": "V, log_a → V, log_a.exp()",
@@ -170,8 +164,6 @@ exercise(
         "they multiply. Sum the logarithms, then take the exponential": "since[:, None] → a.exp().cumsum(0)[:, None]",
         "the chunks know nothing of one another: "
         "the state of the earlier chunks is never read": " + since[:, None] * (q @ state.mT) → ",
-        "the state already holds the present chunk when it is read: "
-        "its tokens count twice": "(q @ state.mT) → (q @ (since[-1] * state + (L[-1][:, None] * v).mT @ k).mT)",
         "after the exponential the entries above the diagonal are 1, and tokens read later ones: "
         "mask once more": "exp().tril() → exp()",
         "a gate of 0 is left out: log_a = −∞ makes its product 0": "V, log_a → V, log_a.nan_to_num(neginf=0.0)",

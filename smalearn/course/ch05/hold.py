@@ -109,8 +109,6 @@ exercise(
         "your A_bar is dt e^A: dt stands in the exponent, e^(dt A)": "z.exp() → dt[:, None] * A.exp()",
         "beside φ stands the rate A in yours: "
         "what is held for a time dt adds up to dt φ B": "dt[:, None] * phi → A * phi",
-        "your steps all have the length of the first: "
-        "`dt[t]` is the length of step t": "dt[:, None] → dt[0].expand(len(dt), 1)",
         "the factor dt counts twice: B_bar is dt φ B": "* phi → * dt[:, None] * phi",
         "your B_bar is the hold's, your A_bar 1 + dt A, Euler's: the state decays by e^(dt A)": "z.exp() → 1 + z",
         "this is a trapezoid: "

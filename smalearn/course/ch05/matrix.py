@@ -95,8 +95,6 @@ exercise(
     wrong={
         "your product is A_(s+1) ... A_t. The first transition to act stands next to B_s, the last one next to C_t: "
         "A_t ... A_(s+1), and matrices do not commute": "A[t] @ h → earlier_first(A, s + 1, t) @ B[s]",
-        "your product is A_(t-1) ... A_s: each transition acts one step late. "
-        "The range is s < j ≤ t": "h = A[t] @ h → h = A[t - 1] @ h",
         "this is the transpose: rows are outputs t, columns are inputs s": "return M → return M.mT",
         "your transitions are transposed: `h @ A[t]` is A_t^T h. The state is a column, "
         "`A[t] @ h`": "A[t] @ h → h @ A[t]",

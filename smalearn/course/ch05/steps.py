@@ -72,8 +72,6 @@ exercise(
         "A_t moves the old state on twice in yours: once to take away the past, "
         "and once more for h_t": "h = past → h = A[t] @ past",
         "your state holds only the last input: add B_t x_t to A_t h_(t-1)": "h = past + → h =",
-        "your state is A_t (h_(t-1) + B_t x_t): A_t multiplies what was there before, "
-        "then B_t x_t is added": "past + B[t] * x[t] → A[t] @ (h + B[t] * x[t])",
         "your transitions are transposed: `h @ A[t]` is A_t^T h. The state is a column, "
         "`A[t] @ h`": "A[t] @ h → h @ A[t]",
         "you keep C_t^T B_t away from 0 by a clamp, "
@@ -84,8 +82,6 @@ exercise(
         "then divide all that is left": "(y[t] - C[t] @ past) / (C[t] @ B[t]) → y[t] / (C[t] @ B[t]) - C[t] @ past",
         "what the past contributes has the wrong sign: it is in y_t, "
         "and has to be taken away": "y[t] - C[t] @ past → y[t] + C[t] @ past",
-        "you run backwards in time: y_0 shows x_0 alone, "
-        "so that the first input is known first": "range(len(y)) → reversed(range(len(y)))",
         "this is M y, the model run forwards: y is what came out of it, and x what went in": lambda A, B, C, y: (
             matrix_of(A, B, C) @ y
         ),

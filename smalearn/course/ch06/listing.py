@@ -62,8 +62,6 @@ exercise(
     wrong={
         "the decay of chunk j − 1 itself is in your product: what a chunk leaves has met "
         "its decays already": "log_d])) → log_d])) * torch.cat([log_d.new_ones(1), log_d.exp()])",
-        "your product goes on to chunk i: its decay acts after the state "
-        "has entered": "log_d])) → log_d])) * torch.cat([log_d.exp(), log_d.new_ones(1)])[:, None]",
         "this is the transpose: row i is what enters chunk i": "log_d])) → log_d])).mT",
         "this is the mask of the chunks alone, (n, n): the given state is one source more": decay_mask,
         "you append the 0 at the end: "
@@ -76,8 +74,6 @@ exercise(
             "return → W = ; log_d])) → log_d]))\n    return torch.cat([W[:, :1], torch.ones_like(W).tril()[:, 1:]], 1)"
         ),
         "H_in enters chunk 0: the first row is missing": "log_d])) → log_d]))[1:]",
-        "you put −∞ at the end, "
-        "in place of a 0 before the first": "log_d.new_zeros(1), log_d → log_d, log_d.new_full((1,), -torch.inf)",
         "you hand decays to a mask that takes their logarithms": "log_d])) → log_d.exp()]))",
         "you multiply by log_d, which are logarithms: the decay of a chunk is exp(log_d)": _by_logarithms,
         "this is the inverse of W: it makes of the states what the "

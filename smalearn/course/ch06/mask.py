@@ -95,8 +95,6 @@ exercise(
     wrong={
         "your decay includes a_s: a token is written after its own decay, "
         "so the product runs over s < k ≤ t": ".tril(-1) → .tril()",
-        "your product runs over s ≤ k < t: it is one step early at both ends. "
-        "It should run over s < k ≤ t": "log_a[ → log_a.roll(1, -1)[",
         "above the diagonal stands exp(0) = 1: the future is not masked": ".exp().tril() → .exp()",
         "you add up along the rows: what belongs to one sum stands in one column, "
         "row under row, axis -2": "cumsum(-2) → cumsum(-1)",

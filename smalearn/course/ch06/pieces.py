@@ -62,8 +62,6 @@ exercise(
         "on its own": f"{LEFT} → (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).nan_to_num().exp()",
         "the decays until the end are a difference of running sums: −∞ − (−∞) after a reset. "
         "Take the mask's last row": f"{LEFT} → (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).exp()",
-        "you add up the chunks: that is the next step, and it has decays of its own. "
-        "Here each starts from zero": lambda X, log_a, B: chunk_states(X, log_a, B).cumsum(-3),
         "the weights are log decays: the exponential is missing": "[..., -1, :] → [..., -1, :].log()",
         "this is the first column of the mask: "
         "what is written meets the decays in its last row": "[..., -1, :] → [..., :, 0]",
@@ -143,9 +141,6 @@ exercise(
         "the states only add up: the old state meets the decay of every chunk that it passes": "a * state → state",
         "you decay a state by the chunk that it enters: what enters is the state as the chunk before left it. "
         "How it fades inside is the next exercise": "append(state) → append(a * state)",
-        "your decays are one chunk late: "
-        "chunk c multiplies the state that enters it by "
-        "its own decay": "decay.unbind(-3), → [1, *decay.unbind(-3)[:-1]],",
         "`decay` is the factor already, not its logarithm: "
         "you take the exponential once more": "a * state → a.exp() * state",
         "you decay by the next chunk's factor: "

@@ -105,12 +105,7 @@ exercise(
     minutes=20,
     cases=_ssd_cases,
     oracle=_recurrence,
-    way=Way(
-        case=_long_case,
-        memory=1,
-        loops=1,
-        matters={"chunk_len": (4, 16)},
-    ),
+    way=Way(case=_long_case, memory=1, loops=1, matters={"chunk_len": (4, 16)}),
     wrong=WRONG_STEPS
     | {
         "the given state is ignored: it enters the first chunk": "updates, state) → updates, 0 * state)",

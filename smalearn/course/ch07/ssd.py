@@ -65,16 +65,10 @@ exercise(
     cases=_texts,
     oracle=_recurrence,
     gradient=("X", "log_a"),
-    way=Way(
-        case=_as_many_texts_as_tokens,
-        memory=2,
-        loops=1,
-        matters={"chunk_len": (4, 16)},
-        differences=False,
-    ),
+    way=Way(case=_as_many_texts_as_tokens, memory=2, loops=1, matters={"chunk_len": (4, 16)}, differences=False),
     wrong={sentence: _edited(edits) for sentence, edits in WRONG_STEPS.items()}
     | {
         "B and C have changed places: B is the key under which X is "
-        "written, C asks": lambda X, log_a, B, C, chunk_len: ssd(X, log_a, C, B, chunk_len),
+        "written, C asks": lambda X, log_a, B, C, chunk_len: ssd(X, log_a, C, B, chunk_len)
     },
 )(ssd)

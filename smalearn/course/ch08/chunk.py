@@ -104,8 +104,6 @@ exercise(
         "K state^T is subtracted after the solve: "
         "it belongs to the right-hand side, under β": "(V - K @ state.mT) → V ; =True) → =True) - K @ state.mT",
         "you add what the state says to the values: subtract it": "V - K → V + K",
-        "your matrix compares queries with keys: "
-        "what a token corrects is what the memory says under its KEY": "A = B * (K → A = B * (Q",
         "β lacks an axis, so that it multiplies columns: `beta[..., None]` puts β_t on row t": "A = B → A = beta",
         "you add K^T U, (N, P), to the state: it is (P, N), so U^T K": "U.mT @ K → K.mT @ U",
         "your scores are divided by √N, as before a softmax: "

@@ -74,10 +74,6 @@ exercise(
         "the call takes log_a as it is: it makes the decay itself": "log_a, → log_a.exp(),",
         "q_t · k_t is missing in the correction at the token itself": "(later * (Q * K).sum(-1)) → later",
         "Q and K have changed places in the call: (K, Q) are its (B, C)": "K, Q) → Q, K)",
-        "the last token has no next one, and its later weight is 0: `pad`, not `roll`": (
-            "functional.pad(((1 - share) * dt)[1:], (0, 1)) → ((1 - share) * dt).roll(-1) ; "
-            "(later * → (functional.pad(later[:-1], (0, 1)) *"
-        ),
         "in the second weight dt must be that of the next token, "
         "as λ is": "functional.pad(((1 - share) * dt)[1:], (0, 1)) → functional.pad((1 - share)[1:], (0, 1)) * dt",
         "in the second weight λ must be that of the next token, "

@@ -104,10 +104,6 @@ exercise(
     wrong={
         "each token turns by its own angle alone: sum the angles up to it": "theta.cumsum(-1) → theta",
         "you turn forwards: back means by minus the sum": "theta.cumsum(-1) → -theta.cumsum(-1)",
-        "every token turns by the sum of all angles: "
-        "the sum ends at the token": "theta.cumsum(-1) → theta.sum(-1, keepdim=True)",
-        "you pair feature k with k + N/2: here neighbours are a "
-        "pair": "x[..., 0::2], x[..., 1::2] → x.chunk(2, -1) ; torch.stack(pair, -1).flatten(-2) → torch.cat(pair, -1)",
         "one sign is wrong: the pair turned back is (a cos φ + b sin φ, b cos φ − a sin φ)": "cos() - a → cos() + a",
         "cosine and sine have changed places": "cos → tmp ; sin → cos ; tmp → sin",
         "all first numbers stand before all second ones: neighbours are a pair, "
@@ -188,8 +184,6 @@ exercise(
         "μ has the wrong sign": "mu → -mu",
         "μ_t weighs the token just before t alone: your μ fills "
         "the whole row up to the diagonal": "torch.diag(mu[1:], -1) → mu[:, None].expand(len(a), len(a)).tril(-1)",
-        "μ stands two places below the diagonal: "
-        "token t − 1 is one place below": "torch.diag(mu[1:], -1) → (torch.diag(mu[2:], -2) if len(a) > 2 else 0)",
         "μ and ν have changed places, and ν stands one row too low": "nu → mu ; mu[1:] → nu[:-1]",
         "μ_0 is added to the diagonal, in row 0: "
         "no token comes before the first": "diag(nu) → diag(torch.cat([nu[:1] + mu[:1], nu[1:]]))",

@@ -15,17 +15,7 @@ from smalearn.scores.products import apply_heads
 from smalearn.train import Plan
 from smalearn.weights import BlockTensorTrain, LowRank, MultiLevelLowRank, Weight, balanced_sizes
 
-__all__ = [
-    "FAMILIES",
-    "OneLayer",
-    "Setting",
-    "batch",
-    "build",
-    "linear_error",
-    "squared_error",
-    "title",
-    "training",
-]
+__all__ = ["FAMILIES", "OneLayer", "Setting", "batch", "build", "linear_error", "squared_error", "title", "training"]
 
 FAMILIES: dict[str, Callable[[int, Sequence[int], int], Weight]] = {
     "low rank": lambda dim, ranks, seed: LowRank.random(dim, dim, *ranks, seed),
@@ -41,31 +31,18 @@ Model = tuple[str, int, Sequence[int]]  # family, heads, ranks
 
 @dataclass(frozen=True)
 class Setting:
-    """A task, and the models that face it.
+    """A task, and the models that face it."""
 
-    Args:
-        task: "nearest" for `nearest_neighbour`, "regression" for `regression`.
-        dim: d.
-        points: N, the points that the query is compared with.
-        models: of each the family, the heads, and the rank or the rank of every level.
-        softmax: False for linear attention, whose scores are its weights.
-        steps: of training.
-        seeds: how many runs of each model.
-        batch: examples of a step.
-        lr: the first and highest learning rate.
-        tests: examples of the test, which no step has seen.
-    """
-
-    task: str
-    dim: int
-    points: int
-    models: tuple[Model, ...] = ()
-    softmax: bool = True
-    steps: int = 1500
-    seeds: int = 2
-    batch: int = 256
-    lr: float = 2e-2
-    tests: int = 4096
+    task: str  # "nearest" for `nearest_neighbour`, "regression" for `regression`
+    dim: int  # d
+    points: int  # N, the points that the query is compared with
+    models: tuple[Model, ...] = ()  # of each the family, the heads, and the rank or the rank of every level
+    softmax: bool = True  # False for linear attention, whose scores are its weights
+    steps: int = 1500  # of training
+    seeds: int = 2  # how many runs of each model
+    batch: int = 256  # examples of a step
+    lr: float = 2e-2  # the first and highest learning rate
+    tests: int = 4096  # examples of the test, which no step has seen
 
     def runs(self, _: int) -> dict[str, dict[str, object]]:
         """Every model, whatever the seed."""
@@ -92,15 +69,7 @@ class OneLayer(nn.Module):
         self.shares, self.log_scale = nn.Parameter(shares), nn.Parameter(torch.zeros_like(shares))
 
     def attention(self, query: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-        """Σ_h v_h A_h.
-
-        Args:
-            query: (batch, D).
-            X: (batch, N, D).
-
-        Returns:
-            (batch, N). The query passes through M_h, because it is one and the points are many.
-        """
+        """Σ_h v_h A_h, (batch, N), of query (batch, D) and X (batch, N, D). M_h meets x: it is one, the points many."""
         queries = apply_heads(query, list(self.weights)).transpose(0, 1)  # (batch, H, D)
         logits = queries @ X.mT * self.log_scale.exp()[:, None]
         return self.shares @ (logits.softmax(-1) if self.softmax else logits)
@@ -122,15 +91,7 @@ def linear_error(rank: int, dim: int, points: int) -> float:
 
     With M = Σ_h v_h M_h the answer is w^T A M x for A = Σ_i x_i x_i^T, so the error is E ‖I - A M‖²/d (Frobenius).
     With E A = (N/d) I and E A² = N(N + d + 1)/d² I it is least for M = d/(N + d + 1) times a projection of rank r.
-    Heads add up: eight of rank 2 are one of rank 16.
-
-    Args:
-        rank: r of M; above d it counts as d.
-        dim: d.
-        points: N.
-
-    Returns:
-        The error, where the answer 0 has error 1.
+    Heads add up: eight of rank 2 are one of rank 16; above d a rank counts as d. The answer 0 has error 1.
     """
     return 1 - min(rank, dim) / dim * points / (points + dim + 1)
 
@@ -153,11 +114,9 @@ def build(model: Model, setting: Setting, seed: int) -> OneLayer:
 
 
 def batch(setting: Setting, examples: int, seed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """Examples of a setting's task.
+    """Examples of a setting's task: the inputs of `OneLayer`, with as many examples for its batch; the answers (…, P).
 
-    Returns:
-        The inputs of `OneLayer`: query (examples, D), X (examples, N, D), V (examples, N, P); and the answers
-        (examples, P). For the nearest neighbour the values are the points; for regression the last pair asks.
+    For the nearest neighbour the values are the points; for regression the last pair asks.
     """
     if setting.task == "nearest":
         query, X, nearest = nearest_neighbour(examples, setting.dim, setting.points, seed)
@@ -167,11 +126,7 @@ def batch(setting: Setting, examples: int, seed: int) -> tuple[tuple[torch.Tenso
 
 
 def training(model: OneLayer, setting: Setting, seed: int) -> Iterator[int]:
-    """Train a model by Adam on the squared error, the learning rate falling as a cosine; yields after every step.
-
-    Yields:
-        The number of steps done.
-    """
+    """Train a model by Adam on the squared error, the rate falling as a cosine; yield the number of steps done."""
     plan = Plan(steps=setting.steps, lr=setting.lr, warmup=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=setting.lr)
     for step in range(setting.steps):

@@ -63,10 +63,7 @@ exercise(
     minutes=12,
     cases=_level_cases,
     way=Way(
-        case=lambda randn, D: (randn(D, 2), randn(D, 2), [1, 1], [1, D // 2], randn(D)),
-        memory=1,
-        loops=0,
-        axis="D",
+        case=lambda randn, D: (randn(D, 2), randn(D, 2), [1, 1], [1, D // 2], randn(D)), memory=1, loops=0, axis="D"
     ),
     oracle=_levels_loop,
     wrong={

@@ -68,10 +68,6 @@ exercise(
             "length = len(Q) → i = torch.arange(len(Q))\n    late, i = i >= len(Q) - size, i // size\n"
             "    return Q @ K.mT * ((i[:, None] == i) | late[:, None] & late)"
         ),
-        "the tokens that are left over join the last full block: they are a block of their own": (
-            "length = len(Q) → i = torch.arange(len(Q)) // size\n    i = i.clamp(max=max(0, len(Q) // size - 1))\n"
-            "    return Q @ K.mT * (i[:, None] == i)"
-        ),
         "your blocks hold every p-th token: a block is b tokens side by side. Split the axis into (T/b, b)": (
             "length = len(Q) → i = torch.arange(len(Q)) % -(-len(Q) // size)\n    return Q @ K.mT * (i[:, None] == i)"
         ),

@@ -123,8 +123,6 @@ exercise(
         ),
         "you pair feature k with k + r/2: here the pairs are neighbours, 2k and "
         "2k + 1": "part.unflatten(-1, (-1, 2)) → torch.stack(part.chunk(2, -1), -1) ; .flatten(-2) → .mT.flatten(-2)",
-        "you pair feature k with k + r/2 and put them side by side: here "
-        "the pairs are neighbours from the start": "part.unflatten(-1, (-1, 2)) → torch.stack(part.chunk(2, -1), -1)",
         "your angles are those of k and k + r/2, but neighbours are turned: 2k and 2k + 1 have one angle": _columns(
             lambda rank: torch.arange(rank) % (rank // 2) * 2
         ),
@@ -142,8 +140,6 @@ exercise(
         "pair k turns by position · 10000^(-2k/r), k = 0 fastest": "/ rank) → / rank).flip(0)",
         "your angle has a factor 2π: "
         "it is position · 10000^(-2k/r), in radians": "positions[:, None] → 2 * torch.pi * positions[:, None]",
-        "you rotate from the first row on: "
-        "use the given positions, as they are": "positions[:, None] → (positions - positions[0])[:, None]",
         "your positions are 1 too high: use them as they are given": "positions[:, None] → (positions[:, None] + 1)",
         "your base is 1000: pair k turns by position · 10000^(-2k/r)": "10000.0 → 1000.0",
         "your exponents are whole numbers, divided with //: it is -2k/r": "/ rank → // rank",

@@ -220,8 +220,6 @@ exercise(
         "in your answer what comes from further left does not decay: it must, by each slice's decay": "a * H → H",
         "you take powers of 2 of the decays: they are no logarithms, multiply by them": "a * H → a.exp2() * H",
         "you take powers of e of the decays: they are no logarithms, multiply by them": "a * H → a.exp() * H",
-        "it decays by the slice before the one that it passes: "
-        "slice r multiplies by its own decay": "zip(decays → zip(decays.roll(1)",
         "you take the decay one slice too far: what enters slice r has passed slice r − 1, "
         "`decays[r - 1]`": "zip(decays → zip(torch.cat([decays[1:], decays[-1:]])",
         "the pairs are combined to the right: the state comes from the "

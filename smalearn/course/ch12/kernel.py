@@ -135,13 +135,8 @@ exercise(
         "that of a head is `head // per_group`": "head // per_group * → 0 * head *",
         "heads take turns with the groups in your answer: those of one group are "
         "neighbours, `head // per_group`": "head // per_group → head % (heads // per_group)",
-        "all sequences start from the first one's states: those of sequence k begin at `k * heads * N * P`": (
-            "tl.load(initial + state) → tl.load(initial + state - k * heads * N * P)"
-        ),
         "all heads start from the first one's state: "
         "that of a head begins at `head * N * P`": "tl.load(initial + state) → tl.load(initial + state - head * N * P)",
-        "the last chunk of a sequence reads on into the next one: "
-        "the mask ends with its own last token": "rows < end → rows < tl.load(borders + tl.num_programs(2))",
         "a sequence begins at a multiple of c, with tokens of the one before: chunks "
         "count from the sequence's own first token": _reading(lambda first, chunk_len: first // chunk_len * chunk_len),
         "every program walks from the beginning of the memory: its sequence begins at `borders[k]`": _reading(

@@ -14,6 +14,7 @@ from smalearn._torch import plain_calls
 from smalearn.testing import relative_rms
 
 __all__ = [
+    "CLOSE",
     "KINDS",
     "RIGHT",
     "Difference",
@@ -38,6 +39,7 @@ KINDS = {
 }
 OTHERS = {"a NumPy array": np.ndarray, "a set": set | frozenset, "a dict": dict}  # not answers, but they have a name
 RIGHT = "The values are right"
+CLOSE = 1e-7  # relative error up to which answers are the same, to whoever looks for a reason
 EXACT = 1e-13  # a tolerance below this leaves nothing where 0 should be
 ROUNDING = 32  # units in the last place that an answer of another dtype may differ by
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from smalearn.course.exercises.compare import alike
+from smalearn.course.exercises.compare import CLOSE, alike
 from smalearn.course.exercises.library import taken
 from smalearn.course.exercises.run import Call, run
 from smalearn.course.exercises.trace import BUDGET, LIMIT, trace
@@ -23,7 +23,6 @@ from smalearn.fast.tile import constexpr
 __all__ = ["LENGTHS", "Way", "measure"]
 
 LENGTHS = 32, 64
-CLOSE = 1e-7  # relative error up to which answers are the same
 PER_TOKEN, PER_PAIR = 0.25, 24  # calls for each further token from which there is a loop, or a loop in a loop
 LAUNCH = "smalearn.fast.jit.Kernel.__getitem__"
 ROUNDED = 'a GPU uses ten binary digits of float32 in its `tl.dot`, unless it gets `input_precision="ieee"`'

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from smalearn.course.exercises.compare import Difference, alike, elements
+from smalearn.course.exercises.compare import CLOSE, Difference, alike, elements
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.limit import Stopwatch
 from smalearn.course.exercises.run import Call
 
-__all__ = ["CLOSE", "Asked"]
+__all__ = ["Asked"]
 
-CLOSE = 1e-7  # relative error up to which answers are the same, at least
 SECONDS = 4.0  # for all explainers together: nobody waits long for a reason
 
 
