@@ -382,6 +382,8 @@ METHODS = {
             lambda: models.SoftmaxAttention(12, 3),
             lambda: models.LinearAttention(12, 4, 4),
             lambda: models.GatedDeltaNet(12, state=3, head_dim=4),
+            lambda: models.GatedDeltaNet2(12, state=3, head_dim=4),
+            lambda: models.RWKV7(12, head_dim=4, rank=2),
             lambda: models.ShortConvolution(12),
             lambda: models.WindowAttention(12, 3, 2),
         )

@@ -6,7 +6,9 @@ import torch
 from torch.nn import functional
 
 from smalearn.models import (
+    RWKV7,
     GatedDeltaNet,
+    GatedDeltaNet2,
     LinearAttention,
     LogLinearMamba2,
     Mamba1,
@@ -180,6 +182,54 @@ def delta_loop(block, x):
     return torch.stack(outputs)
 
 
+def delta2_loop(block, x):
+    heads, N, P, groups = len(block.gate_proj.bias) // block.head_dim, block.state, block.head_dim, block.groups
+    inner, keys = heads * P, groups * N
+    rows = [(block.in_proj.weight @ token).split([P, 2 * keys + inner, keys, inner, P]) for token in x]
+    H, outputs, mixed = [x.new_zeros(N, P) for _ in range(heads)], [], [row[1] for row in rows]
+    for t, (z, _, b, w, a) in enumerate(rows):
+        QKV, y = functional.silu(convolve(block.conv, mixed, t)), []
+        gate = torch.sigmoid(block.gate_proj.weight @ z + block.gate_proj.bias)
+        rate = torch.log1p(torch.exp(block.decay_proj.weight @ a + block.dt_bias))
+        for head in range(heads):
+            group = head // (heads // groups)
+            of_keys, of_values = slice(group * N, (group + 1) * N), slice(head * P, (head + 1) * P)
+            q, k = (QKV[part * keys :][of_keys] for part in (0, 1))
+            q, k = (u / (u @ u + 1e-6).sqrt() for u in (q, k))
+            v = torch.sigmoid(w[of_values]) * QKV[2 * keys :][of_values]
+            faded = torch.diag(torch.exp(-torch.exp(block.A_log[group]) * rate[of_keys])) @ H[head]
+            H[head] = faded - torch.outer(k, (torch.sigmoid(b[of_keys]) * k) @ faded) + torch.outer(k, v)
+            y.append(rms(q @ H[head] / N**0.5, block.norm.weight) * gate[of_values])
+        outputs.append(block.out_proj.weight @ torch.cat(y))
+    return torch.stack(outputs)
+
+
+def rwkv7_loop(block, x):
+    """As the paper has it: the state is value by key, and read before it decays."""
+    heads, N = block.heads, block.head_dim
+    S, outputs, previous = [x.new_zeros(N, N) for _ in range(heads)], [], torch.zeros_like(x[0])
+    for token in x:
+        r, k, v, w, a, g = (token + mu * (previous - token) for mu in block.shift)
+        r, k, v = block.R_proj.weight @ r, block.K_proj.weight @ k, block.V_proj.weight @ v
+        w = block.w_proj.weight @ torch.tanh(block.w_low_proj.weight @ w) + block.w_proj.bias
+        w = torch.exp(-math.exp(-0.5) * torch.sigmoid(w))
+        a = torch.sigmoid(block.a_proj.weight @ (block.a_low_proj.weight @ a) + block.a_proj.bias)
+        g, y = block.g_proj.weight @ torch.sigmoid(block.g_low_proj.weight @ g), []
+        for head in range(heads):
+            here = slice(head * N, (head + 1) * N)
+            kappa = k[here] * block.key[head, 0]
+            kappa = kappa / kappa.norm()
+            key = k[here] * (1 + (a[here] - 1) * block.mix[head, 0])
+            S[head] = S[head] @ (torch.diag(w[here]) - torch.outer(kappa, a[here] * kappa)) + torch.outer(v[here], key)
+            u = S[head] @ r[here]
+            u = (u - u.mean()) / (u.var(correction=0) + 1e-5 * N).sqrt()
+            u = u * block.norm_weight[here] + block.norm_bias[here]
+            y.append(u + (r[here] * block.bonus[head, 0] * key).sum() * v[here])
+        outputs.append(block.out_proj.weight @ (torch.cat(y) * g))
+        previous = token
+    return torch.stack(outputs)
+
+
 def convolution_loop(block, x):
     return torch.stack([convolve(block.conv, x, t) for t in range(len(x))])
 
@@ -237,6 +287,9 @@ MIXERS = {
     "linear": (lambda: LinearAttention(12, state=5, head_dim=4, expand=2), linear_attention_loop),
     "delta": (lambda: GatedDeltaNet(12, state=5, head_dim=4), delta_loop),
     "delta-groups": (lambda: GatedDeltaNet(12, state=4, head_dim=4, expand=2, groups=3, conv_len=2), delta_loop),
+    "delta2": (lambda: GatedDeltaNet2(12, state=5, head_dim=4), delta2_loop),
+    "delta2-groups": (lambda: GatedDeltaNet2(12, state=4, head_dim=4, expand=2, groups=3, conv_len=2), delta2_loop),
+    "rwkv7": (lambda: RWKV7(12, head_dim=4, rank=3), rwkv7_loop),
     "convolution": (lambda: ShortConvolution(12, 3), convolution_loop),
     "softmax": (lambda: SoftmaxAttention(12, heads=3), attention_loop),
     "softmax-context": (lambda: SoftmaxAttention(12, 3, 20), attention_loop),

@@ -10,8 +10,10 @@ from registry_models import ATTENTION, MIXERS, RECURRENT, build, loop, read_on, 
 
 from smalearn import ShapeError
 from smalearn.models import (
+    RWKV7,
     Block,
     GatedDeltaNet,
+    GatedDeltaNet2,
     GatedRMSNorm,
     GroupedAttention,
     LinearAttention,
@@ -149,6 +151,9 @@ def test_errors_name_the_argument(name):
         (lambda: Mamba2(6, head_dim=5), "Mamba2: head_dim 5 does not divide expand·dim 12"),
         (lambda: Mamba2(6, head_dim=4, groups=2), "Mamba2: groups 2 does not divide number of heads 3"),
         (lambda: GatedDeltaNet(12, head_dim=5), "GatedDeltaNet: head_dim 5 does not divide expand·dim 12"),
+        (lambda: GatedDeltaNet2(12, head_dim=5), "GatedDeltaNet2: head_dim 5 does not divide expand·dim 12"),
+        (lambda: RWKV7(12, head_dim=5), "RWKV7: head_dim 5 does not divide dim 12"),
+        (lambda: RWKV7(12, head_dim=4, rank=0), "RWKV7: rank"),
         (lambda: GatedDeltaNet(12, head_dim=4, groups=2), "GatedDeltaNet: groups 2 does not divide number of heads 3"),
         (lambda: LinearAttention(6, head_dim=4), "LinearAttention: head_dim 4 does not divide expand·dim 6"),
         (lambda: SoftmaxAttention(6, heads=4), "SoftmaxAttention: heads 4 does not divide dim 6"),

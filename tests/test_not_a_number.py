@@ -7,7 +7,9 @@ import torch
 from registry_functions import everything, exact, inside
 
 from smalearn.models import (
+    RWKV7,
     GatedDeltaNet,
+    GatedDeltaNet2,
     Hydra,
     LinearAttention,
     LogLinearMamba2,
@@ -32,6 +34,8 @@ MIXERS = {
     "Mamba1": (lambda: Mamba1(8, state=4), None),
     "LinearAttention": (lambda: LinearAttention(8, state=4, head_dim=4), inside(32)),
     "GatedDeltaNet": (lambda: GatedDeltaNet(8, state=4, head_dim=4), None),
+    "GatedDeltaNet2": (lambda: GatedDeltaNet2(8, state=4, head_dim=4), None),
+    "RWKV7": (lambda: RWKV7(8, head_dim=4, rank=2), None),
     "Hydra": (lambda: Hydra(8, state=4, head_dim=4), None),
     "ShortConvolution": (lambda: ShortConvolution(8), exact),
     "SoftmaxAttention": (lambda: SoftmaxAttention(8, 2), everything),

@@ -97,7 +97,9 @@ def test_weight_decay_is_for_matrices(name):
     decayed = {id(p) for group in groups if group["weight_decay"] == 0.25 for p in group["params"]}
     kept = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
     names = {key for key, p in model.named_parameters() if id(p) in decayed}
-    layers = {"in_proj", "conv", "x_proj", "dt_proj", "level_proj", "out_proj"} & set(dict(mixer.named_children()))
+    layers = {"in_proj", "conv", "x_proj", "dt_proj", "level_proj", "gate_proj", "decay_proj", "out_proj"}
+    layers |= {f"{name}_proj" for name in ("R", "K", "V", "w", "a", "g", "w_low", "a_low", "g_low")}
+    layers &= set(dict(mixer.named_children()))
     expected = {f"blocks.0.mixer.{layer}.weight" for layer in layers}
     assert names == expected | {"embedding.weight", "positions.weight", "head.weight"} | {
         f"blocks.0.mlp.{k}.weight" for k in (1, 3)

@@ -8,7 +8,7 @@ left and packs several texts into one.
 """
 
 from smalearn.models.attention import GroupedAttention, MultiLevelAttention, SoftmaxAttention, WindowAttention
-from smalearn.models.delta import GatedDeltaNet
+from smalearn.models.delta import GatedDeltaNet, GatedDeltaNet2
 from smalearn.models.generate import generate
 from smalearn.models.hydra import Hydra
 from smalearn.models.layers import CausalConvolution, GatedRMSNorm
@@ -19,13 +19,16 @@ from smalearn.models.mamba1 import Mamba1
 from smalearn.models.mamba2 import Mamba2, initial_dt_bias
 from smalearn.models.mamba3 import Mamba3, Mamba3Cache
 from smalearn.models.mixer import Cache, Mixer, RecurrentCache, RecurrentMixer, select_rows
+from smalearn.models.rwkv7 import RWKV7
 from smalearn.models.stack import Block, ModelCache, SequenceModel
 
 __all__ = [
+    "RWKV7",
     "Block",
     "Cache",
     "CausalConvolution",
     "GatedDeltaNet",
+    "GatedDeltaNet2",
     "GatedRMSNorm",
     "GroupedAttention",
     "Hydra",

@@ -8,7 +8,7 @@ from torch.nn import functional
 from smalearn._checks import ShapeError, check_count, check_dtypes, check_eps, check_shapes
 from smalearn.multilevel.texts import check_reset, text_starts
 
-__all__ = ["CausalConvolution", "GatedRMSNorm", "RMSNorm", "divide", "narrow"]
+__all__ = ["CausalConvolution", "GatedRMSNorm", "RMSNorm", "WideLinear", "divide", "narrow"]
 
 
 class CausalConvolution(nn.Module):
@@ -130,6 +130,14 @@ class RMSNorm(nn.RMSNorm):
         """Normalise x (..., channels)."""
         wide = torch.promote_types(x.dtype, self.weight.dtype)
         return narrow(functional.rms_norm(x.to(wide), self.normalized_shape, self.weight.to(wide), self.eps), x)
+
+
+class WideLinear(nn.Linear):
+    """A linear map whose bias may be wider than its weight: then the result is, too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply it to x (..., channels)."""
+        return functional.linear(x, self.weight) + self.bias
 
 
 def narrow(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

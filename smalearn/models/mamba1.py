@@ -9,19 +9,11 @@ from torch.nn import functional
 from smalearn._checks import check_count
 from smalearn.linear_attention import linear_attention_recurrent, linear_attention_step
 from smalearn.linear_attention.gates import exp_bounded
-from smalearn.models.layers import CausalConvolution, narrow
+from smalearn.models.layers import CausalConvolution, WideLinear, narrow
 from smalearn.models.mamba2 import initial_dt_bias
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 
 __all__ = ["Mamba1"]
-
-
-class StepProjection(nn.Linear):
-    """A linear map whose bias may be wider than its weight: then the steps are, too."""
-
-    def forward(self, x):
-        """Apply it to (..., rank)."""
-        return functional.linear(x, self.weight) + self.bias
 
 
 class Mamba1(RecurrentMixer):
@@ -75,7 +67,7 @@ class Mamba1(RecurrentMixer):
         self.in_proj = nn.Linear(dim, 2 * inner, bias=bias)
         self.conv = CausalConvolution(inner, conv_len)
         self.x_proj = nn.Linear(inner, self.rank + 2 * state, bias=False)
-        self.dt_proj = StepProjection(self.rank, inner)
+        self.dt_proj = WideLinear(self.rank, inner)
         nn.init.uniform_(self.dt_proj.weight, -(self.rank**-0.5), self.rank**-0.5)
         self.dt_proj.bias = nn.Parameter(initial_dt_bias(inner))
         self.A_log = nn.Parameter(torch.arange(1.0, state + 1).log().repeat(inner, 1))

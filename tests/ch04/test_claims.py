@@ -185,6 +185,20 @@ def test_alibi_is_a_decay_mask(heads):
         assert_close(masked[h], oracles.attention(Q[h], K[h], V[h], weight))
 
 
+@pytest.mark.claim("008:fox", "smalearn.kernel_attention.attention.softmax_attention")
+def test_fox_is_alibi_with_a_decay_for_each_token():
+    Q, K, V = qkv(T, T)
+    log_f = torch.tensor([-0.1, -2.0, -30.0, -1e-9, -0.5, -1.0, -0.01], dtype=double)
+
+    def weight(score, t, s):
+        return (score + log_f[s + 1 : t + 1].sum()).exp() * (s <= t)
+
+    assert_close(softmax_attention(Q, K, V, SemiseparableMask(log_f)), oracles.attention(Q, K, V, weight))
+    constant = torch.full((T,), -0.25, dtype=double)
+    alibi = softmax_attention(Q, K, V, DecayMask(T, constant.exp()[0]))
+    assert_close(softmax_attention(Q, K, V, SemiseparableMask(constant)), alibi)
+
+
 @pytest.mark.claim("000:mask-fourier", "smalearn.masks.fourier.FourierMask.dense")
 @pytest.mark.claim("000:mask-fourier", "smalearn.masks.base.Mask.matmul")
 @pytest.mark.claim("000:mask-fourier", "smalearn.sma.sma_linear")

@@ -1,10 +1,13 @@
 """Claims of chapter 08: what the delta rule is as a matrix, as a state space model, as a learner."""
 
+import math
 from functools import partial
 
 import pytest
 import torch
 from oracles_delta import check, delta_rule, generalized, inputs
+from test_linear_attention_delta_catalogue import CASES
+from test_linear_attention_delta_catalogue import inputs as inputs_of
 
 from smalearn.linear_attention import (
     delta_rule_chunked,
@@ -42,24 +45,71 @@ def test_a_solve_for_each_chunk(chunk_len):
     check(partial(delta_rule_chunked, chunk_len=chunk_len), inputs(40))
 
 
-@pytest.mark.claim("005:three-keys", "smalearn.linear_attention.generalized_delta.generalized_delta_rule_chunked")
+def scores(x, y, log_a, diagonal=0):
+    """⟨x, y⟩, with a decay per feature."""
+    until = log_a.cumsum(0)
+    return (x[:, None] * y * (until[:, None] - until).clamp(max=0).exp()).sum(-1).tril(diagonal)
+
+
+@pytest.mark.claim("008:three-keys", "smalearn.linear_attention.generalized_delta.generalized_delta_rule_chunked")
 def test_three_keys_take_one_solve():
     Q, K, V, beta, _, _ = inputs(40)
     read, erase, z = random_tensors([(40, 4)] * 3, seed=1)
     read, erase, log_a = torch.nn.functional.normalize(read, dim=-1), erase / 4, -z.abs() / 8
-    until = log_a.cumsum(0)
-    decays = (until[:, None] - until).clamp(max=0).exp()
-
-    def scores(x, y, diagonal=0):
-        return (x[:, None] * y * decays).sum(-1).tril(diagonal)
-
-    inverse = torch.linalg.inv(torch.eye(40, dtype=torch.float64) + scores(read, erase, -1))
-    M = scores(Q, K) - scores(Q, erase) @ inverse @ scores(read, K, -1)
+    inverse = torch.linalg.inv(torch.eye(40, dtype=torch.float64) + scores(read, erase, log_a, -1))
+    M = scores(Q, K, log_a) - scores(Q, erase, log_a) @ inverse @ scores(read, K, log_a, -1)
     assert_close(M @ V, generalized(Q, K, V, read, erase, log_a)[0])
     assert_close(M @ V, generalized_delta_rule_chunked(Q, K, V, read, erase, log_a)[0])
     b = beta[:, None]
     by_keys = generalized_delta_rule_chunked(Q, K, b * V, K, b * K, log_a)[0]
     assert_close(by_keys, delta_rule(Q, K, V, beta, log_a)[0])
+
+
+@pytest.mark.claim("008:rwkv7", "smalearn.linear_attention.generalized_delta.generalized_delta_rule_chunked")
+def test_rwkv7_erases_elsewhere_than_it_writes():
+    R, K, V, z, a, xi, alpha = operands = inputs_of("RWKV-7", 40)
+    w, rate, kappa = torch.exp(-z.sigmoid() / math.sqrt(math.e)), a.sigmoid(), xi * K
+    kappa = kappa / kappa.norm(dim=-1, keepdim=True)
+    Y, _ = generalized_delta_rule_chunked(R, K * (1 + (rate - 1) * alpha), V, kappa / w, rate * kappa, w.log())
+    assert_close(Y, CASES["RWKV-7"][0](*operands))
+    assert 0.545 < math.exp(-(math.e**-0.5)) < w.min()
+
+
+@pytest.mark.claim("008:gdn2", "smalearn.linear_attention.chunked.linear_attention_chunked")
+def test_gdn2_is_the_delta_rule_with_one_key_exchanged():
+    Q, K, V, g, a, b, w = operands = inputs_of("GDN-2", 40)
+    log_a = -a.exp() * torch.nn.functional.softplus(g)
+    A = scores(b.sigmoid() * K, K, log_a, -1)
+    U = torch.linalg.solve_triangular(A, w.sigmoid() * V, upper=False, unitriangular=True)
+    assert_close(linear_attention_chunked(Q, K, U, log_a)[0], CASES["GDN-2"][0](*operands))
+
+
+@pytest.mark.claim("008:comba", "smalearn.linear_attention.delta.delta_rule_recurrent")
+def test_comba_is_the_delta_rule_at_other_rates():
+    Q, K, V, z, g, a, b, d = operands = inputs_of("Comba", 40)
+    log_a, s = -a.exp() * torch.nn.functional.softplus(g), b.sigmoid()
+    fade = log_a.exp()
+    Y, _ = delta_rule_recurrent(Q - d * s * K, K, fade[:, None] / s * V, z.sigmoid() * s / fade, log_a)
+    assert_close(Y, CASES["Comba"][0](*operands))
+
+
+@pytest.mark.claim("008:path", "smalearn.linear_attention.generalized_delta.generalized_delta_rule_chunked")
+@pytest.mark.claim("008:path", "smalearn.linear_attention.delta.delta_rule_chunked")
+def test_reflections_between_two_tokens_take_one_solve():
+    Q, K, _, b, _, _ = inputs(12, "none")
+    W = torch.nn.functional.normalize(random_tensors([(12, 4)], seed=1)[0], dim=-1)
+    one, b = torch.eye(12, dtype=torch.float64), b[:, None]
+    pairs = torch.zeros_like(one)
+    for s in range(12):
+        k = K[s]
+        for t in range(s, 12):
+            k = k - b[t] * W[t] * (W[t] @ k) * (t > s)
+            pairs[t, s] = Q[t] @ k
+    solved = torch.linalg.solve(one + (b * (W @ W.mT)).tril(-1), (b * (W @ K.mT)).tril(-1))
+    assert_close((Q @ K.mT).tril() - (Q @ W.mT).tril() @ solved, pairs)
+    assert_close(generalized_delta_rule_chunked(Q, K, one, W, b * W)[0], pairs)
+    of_keys, _ = generalized_delta_rule_chunked(Q, K, one, K, b * K)
+    assert_close(delta_rule_chunked(Q, K, one, b[:, 0])[0], of_keys * b.mT)
 
 
 @pytest.mark.claim("005:rank", "smalearn.linear_attention.delta.delta_rule_chunked")

@@ -6,10 +6,11 @@ from torch.nn import functional
 
 from ch10.test_claims import F64, regroup
 from ch10.test_claims import sides as factor_sides
+from smalearn.multilevel import rope
 from smalearn.scores.bilinear import BilinearAttention, Logits, bilinear_attention, bilinear_weights
 from smalearn.scores.factors import score_factors
 from smalearn.scores.orders import score_costs
-from smalearn.testing import assert_close, random_tensors
+from smalearn.testing import assert_close, random_tensors, relative_rms
 from smalearn.weights import BlockTensorTrain, Butterfly, Kronecker, LowRank, MultiLevelLowRank
 
 
@@ -86,6 +87,28 @@ def test_only_the_score_is_replaced(form):
     V = torch.stack([X @ W_V] * 3)
     for weight, Y in zip(FORMS[form], bilinear_attention(X, FORMS[form], V, Logits(0.3)), strict=True):
         assert_close(Y, softmax_rows(0.3 * X @ weight.dense().detach() @ X.mT, True) @ X @ W_V)
+
+
+@pytest.mark.claim("008:mla", "smalearn.scores.bilinear.bilinear_attention")
+def test_mla_keeps_one_short_row_for_all_heads():
+    X, W_D, *others = random_tensors([(6, 16), (16, 5), *[(16, 3), (5, 3), (5, 4)] * 2])
+    heads = [others[:3], others[3:]]
+    C, weights = X @ W_D, [LowRank(W_Q, W_D @ W_U) for W_Q, W_U, _ in heads]
+    V = torch.stack([C @ W_V for *_, W_V in heads])
+    for (W_Q, W_U, W_V), M, Y in zip(heads, weights, bilinear_attention(X, weights, V, Logits(0.1)), strict=True):
+        assert_close(softmax_rows(0.1 * (X @ (W_Q @ W_U.mT)) @ C.mT, True) @ C @ W_V, Y)
+        assert torch.linalg.matrix_rank(M.dense()) == 3
+
+
+@pytest.mark.claim("008:mla-rope", "smalearn.multilevel.rope.rope")
+def test_a_rotation_stands_between_query_and_key():
+    X, C, W_Q, W_U = random_tensors([(6, 16), (6, 5), (16, 4), (5, 4)])
+    scores, one = rope(X @ W_Q) @ rope(C @ W_U).mT, torch.eye(4, dtype=F64)
+    forms = [W_Q @ rope(one, torch.full((4,), n)) @ W_U.mT for n in range(6)]
+    by_distance = [[X[i] @ forms[i - j] @ C[j] for j in range(i + 1)] for i in range(6)]
+    for row, expected in zip(scores, by_distance, strict=True):
+        assert_close(row[: len(expected)], torch.stack(expected))
+    assert min(relative_rms(M, forms[0]) for M in forms[1:]) > 0.1
 
 
 @pytest.mark.claim("003:gqa-bilinear", "smalearn.scores.factors.score_factors")

@@ -60,7 +60,7 @@ SOLVED = "torch.linalg.solve_triangular(A, B @ V, upper=False, unitriangular=Tru
 exercise(
     "8.7",
     "Three keys",
-    claim="005:three-keys",
+    claim="008:three-keys",
     level=2,
     minutes=10,
     cases=_keys_cases,

@@ -23,7 +23,7 @@ TRANSFORMS = """## PyTorch's transforms
 | | readable forms, masks, weights | `fast`, `tiled_attention` | `models` |
 |---|---|---|---|
 | `torch.compile`, `torch.export` | yes | as one operation | yes |
-| export for a varying length | without a loop or doubling | yes | not `Mamba1`, `LogLinearMamba2`, `WindowAttention` |
+| export for a varying length | without a loop or doubling | yes; delta rules not by feature | where `varies` is true |
 | `torch.utils.checkpoint` | yes | yes | yes |
 | `torch.func.vmap`, gradients by sample, in batches | yes | one call; its gradients scan forward once more | yes |
 | second derivatives | yes | those of the readable form | not `SoftmaxAttention` on a CPU |
