@@ -21,6 +21,7 @@ SOURCES = {
     "005": ("The delta rule", "Schlag and others 2021, Yang and others 2024, and what followed"),
     "006": ("Mamba-3", "Lahoti and others 2026"),
     "007": ("Log-linear attention and two directions", "Guo and others 2025, Hwang and others 2024"),
+    "009": ("Serving a state", "vLLM's page on prefix caching, its discussions of replay and of few bits"),
 }
 """For each number the name of a source, and the source."""
 CLASSES = {
