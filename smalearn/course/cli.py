@@ -268,7 +268,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("review", help="ask the closed-book questions again that are due today")
     command.set_defaults(run=review)
     command = commands.add_parser("reset", help="put a chapter or an exercise back as published, after a backup")
-    command.add_argument("chapter", help="number of the chapter, A for the appendix, or the name of its file in work/")
+    command.add_argument("chapter", help="number or letter of the chapter, or the name of its file in work/")
     command.add_argument("exercise", nargs="?", help="id of an exercise, such as 1.2; the whole chapter without it")
     command.set_defaults(run=reset)
     command = commands.add_parser("doctor", help="show what is installed, what is missing and how to get it")
@@ -325,12 +325,12 @@ def _add_teaching(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("export", help="write assignments, or the course without solutions (for teachers)")
     text = "assignments for nbgrader, or the course for students, whose solutions come later"
     command.add_argument("form", choices=["nbgrader", "students"], help=text)
-    text = "for nbgrader: its number, A for the appendix, or its file"
+    text = "for nbgrader: its number or letter, or its file"
     command.add_argument("chapters", nargs="*", metavar="chapter", help=text)
     command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="their folder")
     command.set_defaults(run=export)
     command = commands.add_parser("slides", help="write chapters as slides (for teachers)")
-    command.add_argument("chapters", nargs="+", metavar="chapter", help="its number, A for the appendix, or its file")
+    command.add_argument("chapters", nargs="+", metavar="chapter", help="its number or letter, or its file")
     text = "their folder (default: slides)"
     command.add_argument("-o", "--output", type=_anywhere, default="slides", metavar="FOLDER", help=text)
     command.set_defaults(run=slides)

@@ -34,8 +34,8 @@ def test_claims_on_the_command_line(monkeypatch, capsys):
     assert capsys.readouterr().out == "no claim has 'phlogiston' in it\n"
     assert cli.main(["claims"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("284 claims of 9 sources")
-    assert len(out.splitlines()) < 14
+    assert out.startswith("290 claims of 10 sources")
+    assert len(out.splitlines()) < 15
     assert "34 error" in out
     assert "2 opposite in small" in out
 

@@ -23,7 +23,8 @@ LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th",
 
 CHAPTERS = """00_start_here 01_one_contraction 02_kernel_attention 03_linear_attention 04_structured_masks
 05_state_space_models 06_state_space_duality 07_the_mamba2_layer 08_the_delta_rule 09_three_more_changes
-10_structured_scoring 11_multilevel_attention 12_chunked_kernel A_structured_matrices"""
+10_structured_scoring 11_multilevel_attention 12_chunked_kernel A_structured_matrices
+B_serving_a_state"""
 COUNTED = re.compile(r"([^\W\d_]{2,})? ?\d{1,2}")  # week 3, hw3, 03
 WEEKS = {"assignment", "chapter", "ex", "exercise", "exercises", "homework", "hw", "lecture", "lesson", "sheet", "week"}
 COPY = re.compile(r"(?:copy of )*(.+?)(?:\s*\((\d{1,3})\)|\s*-\s*copy\s*\d*|\s+copy\s*\d*)*", re.IGNORECASE)

@@ -22,6 +22,7 @@ SOURCES = {
     "006": ("Mamba-3", "Lahoti and others 2026"),
     "007": ("Log-linear attention and two directions", "Guo and others 2025, Hwang and others 2024"),
     "008": ("Today's layers", "RWKV-7, Comba, Gated DeltaNet-2, PaTH, FoX and the attention of DeepSeek-V2"),
+    "009": ("Serving a state", "vLLM's page on prefix caching, its discussions of replay and of few bits"),
 }
 """For each number the name of a source, and the source."""
 CLASSES = {

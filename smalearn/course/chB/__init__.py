@@ -1,0 +1,1 @@
+"""What belongs to appendix B: its exercises, one file a subject."""

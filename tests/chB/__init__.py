@@ -1,0 +1,1 @@
+"""Claims and exercises of appendix B."""
