@@ -68,6 +68,7 @@ exercise(
         "these are the axes that are summed: the result keeps the others": "& needed → - needed",
         "you kept every axis: then nothing is ever summed and the intermediate is too large": " & needed → ",
         "you asked only the waiting operands: the output wants its axes too": "set(output) → set()",
+        "you asked only the first of the waiting operands": "*others → *others[:1]",
         "these are all axes that somebody needs: "
         "the result can only keep those that its two operands have": "set(left + right) & needed → needed",
     },

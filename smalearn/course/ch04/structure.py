@@ -58,10 +58,6 @@ exercise(
         case=lambda randn, length: (randn(length), randn(length), randn(length, 2)), memory=1, needs=("torch.fft",)
     ),
     wrong={
-        "the row stands on the circle in its own order: "
-        "going on from distance T−1, the next is −(T−1), and −1 comes last": ".flip(0) → ",
-        "row[0] stands on the circle as well, so that every negative distance is one place off: "
-        "the corner belongs to the column": "row[1:] → row",
         "this is the product with the transpose: "
         "row and column are exchanged, or a spectrum is conjugated": "rfft(circle) → rfft(circle).conj()",
         "row and column are exchanged, the corner too: "

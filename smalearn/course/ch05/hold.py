@@ -63,6 +63,8 @@ exercise(
     cases=_hold_cases,
     oracle=_by_series,
     wrong={
+        "right except near z = 0, where e^z - 1 subtracts nearly equal numbers and loses its digits: "
+        "`torch.expm1(z)`": "torch.expm1(safe) → (safe.exp() - 1)",
         "this is Mamba's simplification B_bar = dt B: the input as one kick at the end of the step, "
         "which does not decay while the step lasts": "dt[:, None] * phi * B → dt[:, None] * B",
         "your B_bar is (e^z - 1)/z B: the factor dt is missing. "

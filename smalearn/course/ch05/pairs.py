@@ -84,8 +84,6 @@ exercise(
         "B and C are exchanged: U is made of C, which reads, and V of B, which writes": lambda A, B, C: (
             queries_and_keys(A, C, B)
         ),
-        "your U_t and V_t have A_t alone: "
-        "their products go from A_1 to A_t": "if t: → if True: ; A[t] @ product → A[t]",
         "your inverse is cut off at a thousandth of its largest singular value: "
         "`torch.linalg.inv` is not": "torch.linalg.solve(product, B[t]) → torch.linalg.pinv(product, rtol=1e-3) @ B[t]",
         "your inverse is A_s^-1 ... A_1^-1: an inverse reverses the order of a product, "

@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn.course.ch06.mask import decay_mask, decays, quotients, with_a_reset
+from smalearn.course.ch06.mask import decay_mask, decays, differences, quotients, with_a_reset
 from smalearn.course.exercises.core import exercise
 
 
@@ -67,6 +67,9 @@ exercise(
         "you append the 0 at the end: "
         "the state that is given comes first": "log_d.new_zeros(1), log_d → log_d, log_d.new_zeros(1)",
         "what a chunk leaves enters the next one whole: ones stand on the diagonal": "log_d])) → log_d])).tril(-1)",
+        "a difference of running sums: NaN after a reset": lambda log_d: differences(
+            torch.cat([log_d.new_zeros(1), log_d])
+        ),
         "a quotient of running products: 0/0 after a reset": lambda log_d: quotients(
             torch.cat([log_d.new_zeros(1), log_d])
         ).tril(),

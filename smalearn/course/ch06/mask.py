@@ -109,8 +109,6 @@ exercise(
         "Sum each segment on its own": differences,
         "0 · ∞ is not a number: choose by `torch.where`, "
         "do not multiply by a mask": "torch.where(later, log_a[..., :, None], 0.0) → log_a[..., :, None] * later",
-        "rows and columns of the steps are exchanged: "
-        "row k of them holds log a_k": "log_a[..., :, None] → log_a[..., None, :]",
         "you multiply logarithms: add them up, then take the exponential": "0.0 → 1.0 ; cumsum(-2).exp() → cumprod(-2)",
         "you add up the decays: they multiply": "log_a[ → log_a.exp()[ ; cumsum(-2).exp() → cumsum(-2)",
         **{

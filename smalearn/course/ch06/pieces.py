@@ -57,6 +57,9 @@ exercise(
     wrong={
         "every token gets the decay of the whole chunk: "
         "only what was there before the chunk meets all of it": f"{LEFT} → log_a.sum(-1, keepdim=True).exp()",
+        "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, and what "
+        "is written after it is lost. Sum what comes after a token "
+        "on its own": f"{LEFT} → (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).exp().nan_to_num(0.0)",
         "you subtract running sums and fill the holes with 0, of which the exponential makes 1: after a reset that is "
         "−∞ − (−∞), not a number. Sum what comes after a token "
         "on its own": f"{LEFT} → (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).nan_to_num().exp()",

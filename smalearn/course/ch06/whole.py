@@ -84,8 +84,6 @@ WRONG_STEPS = {  # of Y, whatever state comes in
     "what a token writes does not decay until its chunk ends: look at 6.2": "chunk_states(X, log_a, B) → X.mT @ B",
     "you weight what is written by the mask's first column, the decay from the chunk's beginning: "
     "until its END is the last row": "chunk_states(X, log_a, B) → (decay_mask(log_a)[..., :1] * X).mT @ B",
-    "inside a chunk what token s writes meets its own a_s: "
-    "the mask's product begins after s": "decay_mask(log_a) → decay_mask(log_a) * log_a.exp()[..., None, :]",
     "a chunk's own decay meets what it adds to the state: "
     "look at 6.3": "chunk_states( → log_a.sum(-1).exp()[..., None, None] * chunk_states(",
     "each chunk reads the state after it, and so its own tokens twice: read first, "

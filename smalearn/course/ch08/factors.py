@@ -63,6 +63,7 @@ exercise(
         "both terms are there with β, but the second one twice": "- W → - 2 * W",
         "you multiply two sums: W^T (K k) is a sum of products, "
         "row by row": "W.mT @ (K @ k) → W.sum(0) * (K @ k).sum()",
+        "you divide by |k|²: the product has no such factor": "(K @ k)) → (K @ k)) / (k @ k)",
         "you took W^T W for W^T K": "K @ → W @",
         "β counts twice: I − β k k^T has one": "beta → beta**2",
         "the factor is I − β k k^T: β, not 1 − β": "beta → (1 - beta)",

@@ -83,8 +83,6 @@ exercise(
         "β is missing on the right": "torch.diag(beta)) → torch.eye(len(Q), dtype=Q.dtype))",
         "this multiplies by I + A: it has to be undone": "torch.linalg.solve( → (( ; + A, → + A) @",
         "the sign in I + A is wrong: each correction takes away what earlier ones have written": "+ A → - A",
-        "the weights multiply the product: "
-        "they belong to the scores": "L * W * (Q → L * (Q ; return → return W * ( ; @ corrections → @ corrections)",
         "the decays are missing in A": "L * (K → (K",
         "the decays are missing in the scores": "L * W * (Q → W * (Q",
     },

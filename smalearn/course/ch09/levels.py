@@ -159,6 +159,8 @@ exercise(
             "states.clone() → states.flip(0) ; length >> b → length >> (len(states) - 1 - b) ; "
             "return states → return states.flip(0)"
         ),
+        "a state that is all 0 may be a sum, too: "
+        "the bits of length say which states are there": "length >> b & 1 → states[b].any()",
         "the place is that of the first 0 bit of length: "
         "yours is that of its first 1": "length >> b & 1 → b < (length & -length).bit_length() - 1",
         "the place is that of the first 0 bit of length: "

@@ -170,8 +170,6 @@ exercise(
     oracle=_factor,
     wrong={
         "μ_t stands in row t: it weighs token t − 1, as token t arrives": "mu[1:] → mu[:-1]",
-        "μ stands above the diagonal, and in the row before its own: "
-        "it goes below, in row t": "mu[1:], -1 → mu[:-1], 1",
         "a_t is one too many: "
         "μ_t has the decay from t − 1 to t in it, and L has those after t": "mu[1:] → (a * mu)[1:]",
         "μ is missing: x_(t−1) is added at step t, too, with the weight μ_t": " + torch.diag(mu[1:], -1) → ",

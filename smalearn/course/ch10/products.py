@@ -86,6 +86,8 @@ exercise(
         "you take one column a level: level l has r_l": "start : start + rank → start : start + 1 ; += rank → += 1",
         "your numbers of blocks double from level to level: "
         "they are given in blocks": "zip(ranks, blocks → zip(ranks, [2**level for level in range(len(ranks))]",
+        "you move on by the number of blocks: "
+        "a level's columns begin after the RANKS of those before": "+= rank → += p",
         "you deal out the columns to the levels in turns: level "
         "l has r_l columns side by side": "start : start + rank] → start :: len(ranks)][:, :rank] ; += rank → += 1",
         "you cut x into every p-th feature, but the rows of L and R into pieces: "
@@ -182,8 +184,6 @@ exercise(
         "that moves nothing. Take its transpose, `.mT`": "R.flatten(2).mT → R.reshape(c, b * s, -1)",
         "you divide by c·s, a mean: "
         "what the blocks of L are multiplied with is added up": ".mT.flatten() → .mT.flatten() / (c * s)",
-        "your rows are in the order (a b) and then permuted once more: "
-        "P_L acts once": ".mT.flatten() → .mT.flatten().view(b, -1).mT.flatten()",
         "you view (b, a) as (a, b), which moves nothing: transpose it": "Y[..., 0] → Y[..., 0].reshape(L.shape[1], -1)",
     },
 )(train_product)

@@ -68,9 +68,6 @@ exercise(
             "length = len(Q) → i = torch.arange(len(Q))\n    late, i = i >= len(Q) - size, i // size\n"
             "    return Q @ K.mT * ((i[:, None] == i) | late[:, None] & late)"
         ),
-        "your blocks hold every p-th token: a block is b tokens side by side. Split the axis into (T/b, b)": (
-            "length = len(Q) → i = torch.arange(len(Q)) % -(-len(Q) // size)\n    return Q @ K.mT * (i[:, None] == i)"
-        ),
         "your blocks share the tokens evenly: all have b tokens but the last, "
         "which has what is left": "length = len(Q) → return _cut(Q, K, lambda x: x.tensor_split(-(-len(x) // size)))",
         "your blocks are those of `chunk`, as equal as can be: all have b tokens but the last, "

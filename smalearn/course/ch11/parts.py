@@ -166,6 +166,10 @@ exercise(
         "lse = m + log of it": "return Y, lse → return Y, 1 + (-abs(lse_1 - lse_2)).exp()",
         "this is the denominator itself, which overflows: "
         "its logarithm is asked": "return Y, lse → return Y, lse_1.exp() + lse_2.exp()",
+        "you take out lse_1: where lse_2 is far above, e^(lse_2 − lse_1) overflows. "
+        "Take out the larger one": "torch.logaddexp(lse_1, lse_2) → lse_1 + (1 + (lse_2 - lse_1).exp()).log()",
+        "you take out lse_2: where lse_1 is far above, e^(lse_1 − lse_2) overflows. "
+        "Take out the larger one": "torch.logaddexp(lse_1, lse_2) → lse_2 + (1 + (lse_1 - lse_2).exp()).log()",
         "your Y is right, but the log-sum-exp takes exp(lse) itself, which overflows: "
         "take out the larger": "return Y, lse → return Y, (lse_1.exp() + lse_2.exp()).log()",
         "your weights are softmaxes over the tokens, over their sum: weights are z_1/z and z_2/z, "

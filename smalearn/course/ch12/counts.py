@@ -68,8 +68,6 @@ exercise(
 )(moved_numbers)
 
 
-# ------------------------------------------------------------------------------------- what the emulator has recorded
-
 CHUNK = 16  # of the recorded walks; what they move does not depend on it
 
 

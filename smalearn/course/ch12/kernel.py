@@ -135,6 +135,9 @@ exercise(
         "that of a head is `head // per_group`": "head // per_group * → 0 * head *",
         "heads take turns with the groups in your answer: those of one group are "
         "neighbours, `head // per_group`": "head // per_group → head % (heads // per_group)",
+        "all sequences start from the first one's states: those of sequence k begin at `k * heads * N * P`": (
+            "tl.load(initial + state) → tl.load(initial + state - k * heads * N * P)"
+        ),
         "all heads start from the first one's state: "
         "that of a head begins at `head * N * P`": "tl.load(initial + state) → tl.load(initial + state - head * N * P)",
         "a sequence begins at a multiple of c, with tokens of the one before: chunks "
@@ -153,5 +156,8 @@ exercise(
         ),
         "past the last token decays are not 1, and the last state forgets everything: "
         "the logarithm of 1 is `other=0.0`": "inside, other=0.0 → inside, other=float('-inf')",
+        "an empty sequence has no last states: they are its first ones, which must be stored all the same": (
+            "return Y, final → return Y, torch.where((borders.diff() > 0)[:, None, None, None], final, 0)"
+        ),
     },
 )(chunked_ssd)
