@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from smalearn import fast
 from smalearn._checks import check_count
-from smalearn.linear_attention import DELTA_MODELS
+from smalearn.linear_attention import DELTA_MODELS, generalized_delta_rule_step
 from smalearn.models.layers import WideLinear, divide, narrow
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, weights_of
 
@@ -82,6 +82,16 @@ class RWKV7(RecurrentMixer):
     ) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once, by `fast.generalized_delta_rule`; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
+        return self._read(x, cache, fast.generalized_delta_rule, reset)
+
+    def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
+        """Read one token, by `generalized_delta_rule_step`: the same work whatever came before; see `Mixer.step`."""
+        self.check("step", x, cache, time="")
+        y, cache = self._read(x[..., None, :], cache, _rule_of_one)
+        return y[..., 0, :], cache
+
+    def _read(self, x, cache, rule, reset=None):
+        """Outputs for x (..., T, D), by a form of the rule, and the cache after it."""
         tokens = torch.cat([cache.conv_state.to(x.dtype), x], -2)
         previous = tokens[..., :-1, :]
         if reset is not None:
@@ -91,7 +101,7 @@ class RWKV7(RecurrentMixer):
         if reset is not None:
             keys = keys._replace(log_a=keys.log_a.masked_fill(reset[..., None, :, None], -math.inf))
         K = narrow(keys.K, x)
-        Y, state = fast.generalized_delta_rule(*keys._replace(K=K), cache.state)
+        Y, state = rule(*keys._replace(K=K), cache.state)
         own = (R * self.bonus * K).sum(-1, keepdim=True) * V
         Y = self._norm(Y) + rearrange(own, "... h t p -> ... t (h p)")
         return self.out_proj(narrow(Y * gate, x)), RecurrentCache(tokens[..., -1:, :].clone(), state)
@@ -109,3 +119,9 @@ class RWKV7(RecurrentMixer):
         """Mean 0 and variance 1 in every head (..., heads, T, P), then weights and biases, (..., T, D)."""
         Y = functional.layer_norm(Y, Y.shape[-1:], eps=1e-5 * self.head_dim)
         return self.norm_weight * rearrange(Y, "... h t p -> ... t (h p)") + self.norm_bias
+
+
+def _rule_of_one(*operands):
+    """The rule for an axis of time of one token; the state is the last operand."""
+    y, state = generalized_delta_rule_step(*(x[..., 0, :] for x in operands[:-1]), operands[-1])
+    return y[..., None, :], state
