@@ -334,6 +334,144 @@ def test_a_kernel_knows_no_other_library():
         summing_kernel[(1,)](torch.zeros(1))
 
 
+SIZE, KNOWN, HALF = 16, tl.constexpr(16), tl.constexpr(0.5)
+
+
+@triton.jit
+def loop_variable_as_bound(y, length):
+    for first in range(0, length, 16):
+        tl.store(y + tl.arange(first, first + 16), 0.0)
+
+
+@triton.jit
+def loop_variable_of_constants(y, length):
+    for first in range(0, 32, 16):
+        after = first + 16
+        tl.store(y + tl.arange(first, after), 0.0)
+
+
+@triton.jit
+def runtime_value_unrolled(y, length):
+    for first in tl.static_range(0, length, 16):
+        tl.store(y + first + tl.arange(0, 16), 0.0)
+
+
+@triton.jit
+def counted_by_hand(y, length):
+    first = 0
+    while first < length:
+        tl.store(y + tl.arange(first, first + 16), 0.0)
+        first += 16
+
+
+@triton.jit
+def doubled_in_a_loop(y, length, w: tl.constexpr):
+    for _ in range(4):
+        w *= 2
+    tl.store(y + tl.arange(0, 16), tl.zeros((w,), tl.float32))
+
+
+@triton.jit
+def of_a_global(y, length):
+    tl.store(y + tl.arange(0, SIZE), 0.0)
+
+
+@triton.jit
+def broken_off(y, length):
+    for first in range(0, length, 16):
+        if first > 0:
+            break
+
+
+@triton.jit
+def going_on(y, length):
+    for first in range(0, length, 16):
+        if first > 0:
+            continue
+
+
+@triton.jit
+def growing(y, length):
+    rows = []
+    for first in range(0, length, 16):
+        rows.append(tl.load(y + first))
+
+
+@triton.jit
+def over_a_list(y, length):
+    for first in (0, 16):
+        tl.store(y + first + tl.arange(0, 16), 0.0)
+
+
+@triton.jit
+def chained(y, length):
+    if 0 < tl.program_id(0) < length:
+        tl.store(y, 0.0)
+
+
+@triton.jit
+def generating(y, length):
+    a, b = (tl.load(y + k) for k in (0, 1))
+    tl.store(y, a + b)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "constants", "said"),
+    [
+        (loop_variable_as_bound, {}, r"tl.arange: its bounds are constexpr.*`first \+ tl.arange\(0, 16\)`"),
+        (loop_variable_of_constants, {}, "tl.arange: its bounds are constexpr"),
+        (runtime_value_unrolled, {}, "tl.static_range: its bounds are constexpr"),
+        (counted_by_hand, {}, r"tl.arange takes constexpr, and first changes in a loop: use first \+ tl.arange"),
+        (doubled_in_a_loop, {"w": 1}, "tl.zeros takes constexpr, and w changes in a loop"),
+        (of_a_global, {}, r"of_a_global: a kernel cannot read the global SIZE: .* SIZE = tl.constexpr\("),
+        (broken_off, {}, "broken_off: Triton has no break"),
+        (going_on, {}, "no continue"),
+        (growing, {}, "no lists that grow"),
+        (over_a_list, {}, "no loops but over range and tl.static_range"),
+        (chained, {}, "no chained comparisons"),
+        (generating, {}, "no generators"),
+    ],
+)
+def test_what_triton_does_not_compile_is_refused(kernel, constants, said):
+    with pytest.raises(TypeError, match=said):
+        kernel[(1,)](torch.zeros(32), 32, **constants)
+
+
+@triton.jit
+def with_constants(x, y, length, block: tl.constexpr):
+    """Sizes that are known, in all the ways there are."""
+    for k in tl.static_range(0, 2):
+        i = tl.arange(k * (block // 2), (k + 1) * (block // 2))
+        total = tl.zeros([block // 2], tl.float32)
+        first = 0
+        while first < length:
+            total += tl.load(x + first + i, mask=first + i < length, other=0.0)
+            more = tl.zeros((total.shape[0],), total.dtype)
+            total += more
+            first += block
+        tl.store(y + i, HALF * total, mask=tl.arange(0, KNOWN) + k * KNOWN < length)
+
+
+def halved_sums(x):
+    y = torch.zeros(triton.cdiv(32, KNOWN) * KNOWN)
+    with_constants[(1,)](x, y, len(x), block=32)
+    return y
+
+
+def test_what_triton_knows_when_it_compiles_is_accepted():
+    x = torch.arange(40.0)
+    assert halved_sums(x).tolist() == (x[:32] / 2 + torch.cat([x[32:] / 2, torch.zeros(24)])).tolist()
+    assert (KNOWN.value, type(KNOWN.value), HALF.value) == (16, int, 0.5)
+
+
+@needs_triton
+@pytest.mark.full
+def test_global_constants_go_everywhere():
+    report = everywhere(halved_sums, torch.arange(40.0))
+    assert report.apart["interpreter"] < 1e-6
+    assert report.compiled[0].kernel == "with_constants"
+
+
 def test_equal_infinities_are_the_same_answer():
     difference = module._difference
     x = torch.tensor([-torch.inf, 2.0, torch.inf])

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 
-__all__ = ["BRAIN", "Number", "Tile", "cast", "named", "promoted", "refuse", "running", "values", "word"]
+__all__ = ["BRAIN", "Number", "Tile", "cast", "compiled", "named", "promoted", "refuse", "running", "values", "word"]
 
 Number = int | float | bool
 WORDS = {
@@ -161,6 +161,21 @@ running = _Running()
 def refuse(sentence: str, error: type[Exception] = TypeError) -> NoReturn:
     """Raise what Triton would not compile, with the program's name."""
     raise error(f"{running.name}: {sentence}" if running.name else sentence)
+
+
+def compiled(what: str, *given: object, instead: str = "") -> None:
+    """Refuse tiles, which only a run knows, where the compiler needs a number.
+
+    Args:
+        what: it is, for the message.
+        given: tiles or numbers.
+        instead: what else would do.
+
+    Raises:
+        TypeError: one of them is a tile.
+    """
+    if any(isinstance(x, Tile) for x in given):
+        refuse(f"{what} are constexpr, known when the program is compiled: mark them `tl.constexpr`{instead}")
 
 
 def values(x: object, function: str = "tl") -> np.ndarray | Number:

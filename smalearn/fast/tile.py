@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from smalearn.fast import lanes
-from smalearn.fast.lanes import BRAIN, Tile, named, promoted, refuse, running, values
+from smalearn.fast.lanes import BRAIN, Tile, compiled, named, promoted, refuse, running, values
 
 __all__ = ["ABSENT", "BITS", "Event", "Pointer", "launch", "recording"]
 
@@ -38,11 +38,15 @@ ABSENT = {
     "sort": "numbers that are sorted before the launch",
 }
 """What programs for Triton use and ours have not, each with what does instead."""
-static_range = range
 
 
 class constexpr:  # noqa: N801
-    """Marks a parameter whose value is known when Triton compiles the program."""
+    """Marks a parameter that is known when Triton compiles; `BLOCK = tl.constexpr(16)` is such a global, a number."""
+
+    value = property(lambda self: self.real)
+
+    def __new__(cls, value):
+        return type("constexpr", (float if isinstance(value, float) else int, cls), {})(value)
 
 
 START = np.zeros((), np.int32)
@@ -217,6 +221,11 @@ def _like(what, x, shape):
 # What programs call as tl.…, with the meaning that Triton documents.
 
 
+def static_range(*bounds):
+    compiled("tl.static_range: its bounds", *bounds)
+    return range(*bounds)
+
+
 def program_id(axis):
     return Tile(np.asarray(running.program[axis], np.int32))
 
@@ -230,8 +239,7 @@ def cdiv(x, y):
 
 
 def arange(start, end):
-    if isinstance(start, Tile) or isinstance(end, Tile):
-        refuse("tl.arange: its ends are known when the program is compiled: mark them `tl.constexpr`, add what is not")
+    compiled("tl.arange: its bounds", start, end, instead=", or add what is not, `first + tl.arange(0, 16)`")
     if end <= start or (end - start) & (end - start - 1):
         refuse(f"tl.arange: length is {end - start}, expected a power of two", ValueError)
     return Tile(np.arange(start, end, dtype=np.int32))
@@ -239,8 +247,7 @@ def arange(start, end):
 
 def full(shape, value, dtype):
     shape = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
-    if any(isinstance(size, Tile) for size in shape):
-        refuse("tl.full: sizes of a tile are known when the program is compiled: mark them `tl.constexpr`")
+    compiled("tl.full: sizes of a tile", *shape)
     return Tile(lanes.cast(np.full(shape, values(value, "tl.full")), dtype))
 
 

@@ -245,7 +245,7 @@ def token_by_token(x, log2_a, b, c, y, initial, final, length, Q: tl.constexpr, 
     n, p = tl.arange(0, N), tl.arange(0, P)
     H = tl.load(initial + n[:, None] * P + p[None, :])
     for t in range(0, length):
-        X, B, C = (tl.load(z + t * size + k) for z, size, k in ((x, P, p), (b, N, n), (c, N, n)))
+        X, B, C = tl.load(x + t * P + p), tl.load(b + t * N + n), tl.load(c + t * N + n)
         H = tl.exp2(tl.load(log2_a + t)) * H + B[:, None] * X[None, :]
         tl.store(y + t * P + p, tl.sum(C[:, None] * H, 0))
     tl.store(final + n[:, None] * P + p[None, :], H)

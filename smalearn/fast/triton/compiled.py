@@ -18,12 +18,14 @@ from typing import NamedTuple
 
 import torch
 
+from smalearn.fast import tile
 from smalearn.fast.jit import Kernel
+from smalearn.fast.strict import outside
 
 __all__ = ["Compiled", "Launch", "compile_for"]
 
 TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64"}
-HEAD = "import triton\nimport triton.language as tl\n\n\n"
+HEAD = "import triton\nimport triton.language as tl"
 SCRIPT = """
 import json, pathlib, re, runpy, subprocess, sys
 from triton import knobs
@@ -109,7 +111,7 @@ def compile_for(target: str, launches: Iterable[Launch]) -> list[Compiled]:
     launches = list(launches)
     kernels = {name: kernel for launch in launches for name, kernel in _needed(launch.kernel).items()}
     with tempfile.TemporaryDirectory() as folder:
-        source = HEAD + "\n\n\n".join(map(_source, kernels.values())) + "\n"
+        source = "\n\n\n".join([HEAD, *_constants(kernels.values()), *map(_source, kernels.values())]) + "\n"
         Path(folder, "source.py").write_text(source, encoding="utf-8")
         Path(folder, "launches.json").write_text(json.dumps(list(map(_sent, launches))), encoding="utf-8")
         command = [sys.executable, "-c", SCRIPT, folder, target.removeprefix("sm")]
@@ -129,6 +131,12 @@ def _needed(kernel):
         if isinstance(callee := function.__globals__.get(name), Kernel):
             found |= _needed(callee)
     return found | {kernel.__name__: kernel}
+
+
+def _constants(kernels):
+    """Lines that define the global constants of kernels."""
+    found = {name: x for kernel in kernels for name, x in outside(inspect.unwrap(kernel)).items()}
+    return [f"{name} = tl.constexpr({x.value!r})" for name, x in found.items() if isinstance(x, tile.constexpr)]
 
 
 def _source(kernel):

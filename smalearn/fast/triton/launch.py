@@ -12,6 +12,7 @@ from types import FunctionType
 import torch
 
 from smalearn.fast import tile
+from smalearn.fast.strict import outside
 
 __all__ = ["assembler", "for_triton", "has_triton", "interprets", "on_tiles", "on_triton"]
 
@@ -83,10 +84,14 @@ def for_triton(function: Callable, called: bool = False) -> Callable:
     import triton.language as tl
 
     _take_the_assembler_of_torch()
-    names = set(function.__code__.co_names) & set(function.__globals__)
-    found = {name: getattr(function.__globals__[name], "__wrapped__", function.__globals__[name]) for name in names}
+    found = {name: getattr(x, "__wrapped__", x) for name, x in outside(function).items()}
     callees = {name: x for name, x in found.items() if isinstance(x, FunctionType)}
     space = {"tl": tl} | {name: for_triton(callee, called=True) for name, callee in callees.items()}
+    space |= {
+        name: x.value if interprets() else tl.constexpr(x.value)
+        for name, x in found.items()
+        if isinstance(x, tile.constexpr)
+    }
     copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
     copy.__annotations__, copy.__module__ = function.__annotations__, function.__module__
     return copy if called and interprets() else triton.jit(copy, do_not_specialize=NUMBERS)
