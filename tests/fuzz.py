@@ -27,20 +27,8 @@ OUTSIDE = {  # these read or write files, or call what they are given
     *("Cache", "DeltaModel", "RecurrentModel"),
 }
 RECORDS = {  # these hold what they are given; what reads them checks it
-    *(
-        "Gates",
-        "Keys",
-        "Level",
-        "Logits",
-        "ModelCache",
-        "Order",
-        "Orders",
-        "Record",
-        "RecurrentCache",
-        "ScanCost",
-        "Series",
-    ),
-    *("Source", "Step", "Text"),
+    *("Gates", "Keys", "Level", "Logits", "ModelCache", "Order", "Orders", "Record", "RecurrentCache"),
+    *("ScanCost", "Series", "Source", "Step", "Text"),
 }
 CLASSMETHODS = ("random", "from_dense", "exp")
 STRIDE = 101  # neighbours in the list are alike

@@ -161,3 +161,14 @@ def walk_of_slots(Q, K, V, log_a):
         weights.append((keys * Q[..., t, None, :]).sum(-1).softmax(-1))
         outputs.append((weights[-1][..., None] * values).sum(-2))
     return (torch.stack(outputs, -2), torch.stack(weights, -2), keys, values) if outputs else (V, 0, 0, 0)
+
+
+def rope(x, positions=None, base=10000.0):
+    """Each pair of neighbouring features as one complex number, turned."""
+    places = torch.arange(x.shape[-2]) if positions is None else positions
+    turned = []
+    for k in range(x.shape[-1] // 2):
+        angle = places.double() * base ** (-2 * k / x.shape[-1])
+        z = torch.complex(x[..., 2 * k], x[..., 2 * k + 1]) * torch.polar(torch.ones_like(angle), angle)
+        turned += [z.real, z.imag]
+    return torch.stack(turned, -1)

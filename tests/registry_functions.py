@@ -284,7 +284,7 @@ FUNCTIONS = dict(
         asked(partial(multilevel.batched_scores, **LEVELS), MATRIX),
         asked(partial(window_attention, window=2, causal=True), SOURCES, oracles.windowed(2), inside(2)),
         asked(partial(window_attention, window=2), SOURCES, oracles.windowed(2, 2), by="of both sides"),
-        asked(multilevel.rope, {"x": "tn"}),
+        asked(multilevel.rope, {"x": "tn"}, oracles.rope, exact),
         asked(partial(multilevel.rope_levels, ranks=(4, 2)), {"x": "td"}),
         asked(masks.scan_associative, SCAN, oracles.scan, exact),
         asked(masks.scan_chunked, SCAN, oracles.scan, lambda t: 16),

@@ -4,7 +4,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-__all__ = ["apart", "stored"]
+from smalearn.course.results import answer
+from smalearn.data import recorded
+
+__all__ = ["apart", "asked", "stored"]
 
 
 def stored(settings: dict) -> dict:
@@ -15,3 +18,11 @@ def stored(settings: dict) -> dict:
 def apart(low: Sequence[float], high: Sequence[float]) -> bool:
     """Whether every seed of one model lies below every seed of another, by more than the seeds of either differ."""
     return min(high) - max(low) > max(max(low) - min(low), max(high) - min(high))
+
+
+def asked(name, about, value, model, against):
+    """The answer of a record to one of the questions about it."""
+    (question,) = (q for q in about.QUESTIONS if (q.model, q.against) == (model, against))
+    found = answer(question, recorded(name)["runs"], value, about.MARGIN)
+    assert found.seeds == 5
+    return found

@@ -1,4 +1,3 @@
-import doctest
 import math
 import re
 from functools import partial
@@ -10,7 +9,7 @@ from comparing import same_function
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalearn import ShapeError, contractions
+from smalearn import ShapeError
 from smalearn.contractions import contract, orders
 from smalearn.testing import assert_close, random_tensors
 
@@ -213,7 +212,3 @@ def test_run_contracts_two_at_a_time_what_its_steps_say(monkeypatch):
     assert [size for *_, size in calls] == [step.output_elements for step in order.steps]
     spec = ["...SN,...SP->...SPN", "...SPN,...TS->...TPN", "...TPN,...TN->...TP"]
     assert [equation for equation, *_ in calls] == spec
-
-
-def test_examples_in_docstrings():
-    assert doctest.testmod(contractions) == (0, 2)

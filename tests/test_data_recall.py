@@ -21,6 +21,7 @@ def sizes(draw):
     }
 
 
+@pytest.mark.claim("004:mqar-task", "smalearn.data.recall.mqar_lookup")
 @given(sizes())
 def test_mqar_is_what_its_docstring_says(drawn):
     inputs, targets = mqar(**drawn)

@@ -21,6 +21,7 @@ def sizes(draw):
     }
 
 
+@pytest.mark.claim("003:icl-task", "smalearn.data.regression.regression")
 @given(sizes())
 def test_it_is_what_its_docstring_says(drawn):
     X, y = regression(**drawn, dtype=torch.float64)

@@ -157,11 +157,7 @@ def test_what_does_not_fit_is_refused_by_function_and_argument(name):
             ShapeError,
             r"for one per token give k an axis of size 1: \(2, 1, 4\)$",
         ),
-        (
-            lambda: Semiseparable(*3 * [COMPLEX]).dense(torch.float64),
-            ValueError,
-            "the matrix is complex but the dtype",
-        ),
+        (lambda: Semiseparable(*3 * [COMPLEX]).dense(torch.float64), ValueError, "the matrix is complex but the dtype"),
         (lambda: halving_blocks(2**62, 2**62), ValueError, r"halving_blocks: 4611686018427387904 levels need context"),
         (lambda: rotary_decay_mask(5, 0.5, META), ValueError, "rotary_decay_mask: theta must have values, got"),
         (lambda: scan_chunked(X, 1j * DECAY), ValueError, "scan_chunked: log_a is complex but x is torch.float32"),
@@ -171,11 +167,7 @@ def test_what_does_not_fit_is_refused_by_function_and_argument(name):
         (lambda: CausalConvolution(4, 3).prefill(X, X), ShapeError, r"CausalConvolution\.prefill: conv_state has"),
         (lambda: CausalConvolution(4, 3).step(X[0], META[:2]), ValueError, r"CausalConvolution\.step: conv_state is"),
         (lambda: ShortConvolution(4).step(X[0], None), TypeError, r"ShortConvolution\.step: cache must be a"),
-        (
-            lambda: ShortConvolution(4).step(X[0], RecurrentCache(None, X)),
-            TypeError,
-            r"cache\.conv_state must be a",
-        ),
+        (lambda: ShortConvolution(4).step(X[0], RecurrentCache(None, X)), TypeError, r"cache\.conv_state must be a"),
         (lambda: SoftmaxAttention(4).prefill(X, None), TypeError, r"SoftmaxAttention\.prefill: cache must be a"),
     ],
 )

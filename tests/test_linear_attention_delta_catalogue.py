@@ -91,13 +91,7 @@ def rwkv7(R, K, V, z, a, xi, alpha):
     return torch.stack(Y)
 
 
-TOKEN, KEY, VALUE, HEAD, SHARED = (
-    lambda T: (T,),
-    lambda T: (T, N),
-    lambda T: (T, P),
-    lambda T: (),
-    lambda T: (1, N),
-)
+TOKEN, KEY, VALUE, HEAD, SHARED = (lambda T: (T,), lambda T: (T, N), lambda T: (T, P), lambda T: (), lambda T: (1, N))
 CASES = {
     "DeltaNet": (deltanet, [TOKEN]),
     "Gated DeltaNet": (gated_deltanet, [TOKEN, TOKEN, HEAD]),

@@ -1,6 +1,5 @@
 """Log-linear attention: against the mask's definition, fla's, linear attention; and its binary counter of states."""
 
-import doctest
 import math
 
 import pytest
@@ -8,8 +7,8 @@ import torch
 from comparing import all_close
 
 from smalearn import ShapeError
-from smalearn.linear_attention import log_linear, log_linear_attention, log_linear_step
-from smalearn.masks import HierarchicalMask, hierarchical, level_count
+from smalearn.linear_attention import log_linear_attention, log_linear_step
+from smalearn.masks import HierarchicalMask, level_count
 from smalearn.sma import sma_linear, sma_quadratic
 from smalearn.testing import assert_close, random_tensors
 
@@ -38,13 +37,6 @@ def decode(Q, K, V, log_a, weights):
 
 def test_levels_of_so_many_tokens():
     assert [level_count(T) for T in (0, 1, 2, 3, 4, 5, 8, 9)] == [1, 1, 2, 3, 3, 4, 4, 5]
-
-
-def test_doctests():
-    for module in (hierarchical, log_linear):
-        results = doctest.testmod(module)
-        assert results.attempted
-        assert not results.failed
 
 
 @pytest.mark.parametrize("chunk_len", [1, 2, 16, 64])

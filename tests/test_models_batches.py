@@ -1,7 +1,6 @@
 """Rows that are padded on their left, and several texts in one row: each text is as if it were alone."""
 
 import copy
-import doctest
 
 import pytest
 import torch
@@ -10,8 +9,7 @@ from registry_models import ATTENTION, MIXERS, build, sequence
 from torch.utils import _pytree as pytree
 
 from smalearn import ShapeError
-from smalearn.models import Block, CausalConvolution, Hydra, SequenceModel, generate, select_rows, stack
-from smalearn.multilevel import texts as begun
+from smalearn.models import Block, CausalConvolution, Hydra, SequenceModel, generate, select_rows
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 REFUSING = [name for name, (make, _) in MIXERS.items() if make().no_reset]
@@ -230,22 +228,6 @@ def test_packed_texts_in_a_model(net):
     assert_close(torch.cat([first, y[None], rest, last]), expected)
     assert cache.nbytes >= sum(part.nbytes for part in pytree.tree_leaves(cache) if isinstance(part, torch.Tensor))
     assert after.length == 16
-
-
-def test_rows_of_the_cache_of_a_model_are_picked(net):
-    tokens, rows = prompts(), torch.tensor([1, 2, 1])
-    with torch.no_grad():
-        _, cache = net.prefill(tokens, net.start(3), padding())
-        y, _ = net.step(tokens[rows, 0], select_rows(cache, rows))
-        for out, row in zip(y, rows, strict=True):
-            own = torch.cat([tokens[row, 9 - LENGTHS[row] :], tokens[row, :1]])
-            assert_close(out, net(own)[-1])
-
-
-@pytest.mark.parametrize("module", [stack, begun])
-def test_examples(module):
-    failed, attempted = doctest.testmod(module)
-    assert failed == 0 < attempted
 
 
 @pytest.mark.full

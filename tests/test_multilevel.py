@@ -7,14 +7,7 @@ import pytest
 import torch
 
 from smalearn import ShapeError
-from smalearn.multilevel import (
-    batched_scores,
-    halving_blocks,
-    level_counts,
-    multilevel_scores,
-    parse_ranks,
-    score_macs,
-)
+from smalearn.multilevel import batched_scores, halving_blocks, level_counts, multilevel_scores, parse_ranks, score_macs
 from smalearn.testing import random_tensors
 
 
@@ -45,21 +38,9 @@ crossing, SHORT = torch.arange(9) // 2, torch.arange(8)
         (lambda: batched_scores(Q, K, (2, 1), (12, 3)), ShapeError, "batched_scores: axis 'n' of Q and K must be"),
         (lambda: multilevel_scores(Q, K, (2, 2), (10, 4)), ValueError, r"multilevel_scores: block_lens\[1\] must div"),
         (lambda: batched_scores(Q, K, (2, 2), (10, 4)), ValueError, r"batched_scores: block_lens\[1\] must divide"),
-        (
-            lambda: level_counts(9, (9, SHORT)),
-            ShapeError,
-            r"level_counts: block_lens\[1\] must have shape \(9,\), .*8,",
-        ),
-        (
-            lambda: multilevel_scores(Q, K, (2, 2), (9, Q[:, 0])),
-            ValueError,
-            r".*block_lens\[1\] must hold integers",
-        ),
-        (
-            lambda: level_counts(9, (9, 3, crossing)),
-            ValueError,
-            r"level_counts: block_lens\[2\] must nest in block",
-        ),
+        (lambda: level_counts(9, (9, SHORT)), ShapeError, r"level_counts: block_lens\[1\] must have shape"),
+        (lambda: multilevel_scores(Q, K, (2, 2), (9, Q[:, 0])), ValueError, r".*block_lens\[1\] must hold integers"),
+        (lambda: level_counts(9, (9, 3, crossing)), ValueError, r"level_counts: block_lens\[2\] must nest in block"),
         (lambda: multilevel_scores(Q, K, (2, 2), (crossing, 9)), ValueError, r".*block_lens\[0\] must hold .*, got 5"),
         (lambda: level_counts(9, ()), ValueError, "level_counts: block_lens must have at least one level, got none"),
         (lambda: halving_blocks(7, 4), ValueError, "halving_blocks: 4 levels need context ≥ 8, a token a block, got 7"),

@@ -230,14 +230,6 @@ def test_a_window_keeps_its_tokens_only():
     assert (whole.length, whole.nbytes) == (32, cache.nbytes)
 
 
-def test_half_precision_halves_the_bytes():
-    (start, parallel), tensors = CACHES["levels"], text(2, dtype=torch.bfloat16)
-    assert start(2, like=WIDE.float()).nbytes == 2 * start(2, like=tensors[0]).nbytes
-    Y, _ = read(start(2, like=tensors[0]), tensors, [1] * 32)
-    assert Y.dtype == torch.bfloat16
-    assert_close(Y, parallel(*(x.double() for x in tensors)), 0.02)
-
-
 @pytest.mark.parametrize("name", ["levels", "full"])
 def test_a_step_writes_in_place(name):
     """No copy of what is there, unless another text has taken the place."""

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from oracles_mixing import under
 from registry_masks import MASKS
 
 from smalearn.masks import CausalMask, SparseMask
@@ -9,17 +8,6 @@ from smalearn.testing import assert_close, random_tensors
 
 IDS = [f"{mask!r}-{index}" for index, (mask, _) in enumerate(MASKS)]
 SPARSE = [(mask, entry) for mask, entry in MASKS if isinstance(mask, SparseMask)]
-
-
-@pytest.mark.parametrize(("mask", "entry"), MASKS, ids=IDS)
-def test_quadratic_mode_is_the_loop_for_every_mask(mask, entry):
-    target, source = mask.shape
-    Q, K, V = random_tensors([(target, 3), (source, 3), (source, 2)])
-    L = mask.dense(torch.float64)
-    expected = under(L, Q, K, V)
-    assert_close(sma_quadratic(Q, K, V, mask), expected)
-    assert_close(sma_quadratic(Q, K, V, L), expected)
-    assert_close(sma_quadratic(Q.float(), K.float(), V.float(), mask), expected)
 
 
 @pytest.mark.parametrize(("mask", "entry"), MASKS, ids=IDS)

@@ -1,13 +1,11 @@
 """The matrix of two directions: its product, its solve and their gradients against the dense matrix."""
 
-import doctest
-
 import pytest
 import torch
 from comparing import same_function
 
 from smalearn import ShapeError
-from smalearn.ssm import Quasiseparable, Semiseparable, quasiseparable
+from smalearn.ssm import Quasiseparable, Semiseparable
 from smalearn.testing import assert_close, random_tensors
 
 SHAPES = {"scalar": lambda N: (), "diagonal": lambda N: (N,), "general": lambda N: (N, N)}
@@ -35,10 +33,6 @@ def entries(M):
     ]
     leading = M.shape[:-2]
     return torch.stack([torch.stack([x.expand(leading) for x in row], -1) for row in rows], -2)
-
-
-def test_doctests():
-    assert not doctest.testmod(quasiseparable).failed
 
 
 every_pair = pytest.mark.parametrize(("below", "above"), [(b, a) for b in SHAPES for a in SHAPES])

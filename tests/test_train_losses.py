@@ -77,25 +77,6 @@ def test_tokens_have_a_loss_and_an_accuracy():
     assert record.test_losses[3] == pytest.approx(mean_loss(model, *mqar(4, 16, 2, 12, seed=-1)))
 
 
-def test_a_checkpoint_keeps_the_errors_of_the_test(tmp_path):
-    path, test = tmp_path / "run.pt", draw(10**6, 8)
-    whole, expected = train(Line(), draw, PLAN, test)
-
-    def stop(step):
-        if step == 120:
-            raise KeyboardInterrupt
-        return draw(step)
-
-    _, record = train(Line(), stop, PLAN, test, path)
-    assert list(record.test_losses) == [50, 100]
-    resumed, record = train(Line(seed=1), draw, PLAN, test, path)
-    assert record == expected
-    assert torch.equal(resumed.weight, whole.weight)
-    plan = Plan(**{**vars(PLAN), "loss": "cross-entropy"})
-    with pytest.raises(ValueError, match=r"train: .*run\.pt is of another plan"):
-        train(Line(), draw, plan, checkpoint=path)
-
-
 def test_a_parameter_may_have_its_own_rate():
     """The first step of AdamW moves every entry by the rate, whatever the gradient."""
     model = Line()

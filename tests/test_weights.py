@@ -95,12 +95,19 @@ def test_bilinear_is_the_dense_form(case, leading):
     ids=repr,
 )
 def test_gradients(case):
-    """Of all three methods against the definition; the second ones are asked in `test_transforms`."""
+    """Of the fast product, by differences, twice; and of all three methods against the definition."""
     weight = case.random(1, torch.float64)
     m, n = case.shape
     leaves = [x.requires_grad_() for x in factors(weight)]
     x, y, G = random_tensors([(2, n), (2, m), (m, n)])
 
+    def run(x, *values):
+        return torch.func.functional_call(weight, dict(zip(names, values, strict=True)), (x,))
+
+    names = [name for name, _ in weight.named_parameters()]
+    if sum(leaf.numel() for leaf in leaves) < 100:
+        assert torch.autograd.gradcheck(run, [x.requires_grad_(), *leaves])
+        assert torch.autograd.gradgradcheck(run, [x, *leaves])
     M = case.oracle(leaves)
     for ours, theirs in (
         ((weight(x) * y).sum(), (x @ M.mT * y).sum()),

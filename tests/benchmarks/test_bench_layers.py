@@ -17,50 +17,28 @@ BTT = "BTT, s = 1"
 OTHERS = [(family, other) for family, others in weights.OTHERS.items() for other in others if other != weights.COLA]
 
 
-class WrongMask(CausalMask):
-    factor = 1.0
-
-    def _product(self, x):
-        return super()._product(x) * self.factor
+def scaled(method, factor):
+    return lambda self, *x: factor * method(self, *x)
 
 
-class WrongProduct(BlockTensorTrain):
-    factor = 1.0
-
-    def _product(self, X):
-        return super()._product(X) * self.factor
-
-
-class WrongScores(BlockTensorTrain):
-    factor = 1.0
-
-    def dense(self):
-        return super().dense() * self.factor
-
-
-class WrongGradient(BlockTensorTrain):
-    factor = 1.0
-
-    def _product(self, X):
-        return super()._product(X.detach() * self.factor) + 0 * super()._product(X)
+def without_gradient(method, factor):
+    return lambda self, X: method(self, X.detach()) + 0 * method(self, X)
 
 
 @pytest.mark.parametrize("factor", [1 + 1e-3, torch.nan])
 @pytest.mark.parametrize(
-    ("wrong", "family", "name", "run"),
+    ("owner", "method", "wrong", "name", "run"),
     [
-        (WrongMask, (masks.FAMILIES, "causal"), "structured", lambda: masks.compare("causal", 64, 3, 2)),
-        (WrongProduct, (weights.FAMILIES, "BTT"), "structured", lambda: weights.compare("BTT", 256, False, 3, 2)),
-        (WrongProduct, (weights.FAMILIES, "BTT"), "structured", lambda: weights.compare("BTT", 256, True, 3, 2)),
-        (WrongGradient, (weights.FAMILIES, "BTT"), "structured", lambda: weights.compare("BTT", 256, True, 3, 2)),
-        (WrongScores, (bilinear.FORMS, BTT), BTT, lambda: bilinear.compare(64, 9, 4, False, 2)),
-        (WrongScores, (bilinear.FORMS, BTT), BTT, lambda: bilinear.compare(64, 9, 4, True, 2)),
+        (CausalMask, "_product", scaled, "structured", lambda: masks.compare("causal", 64, 3, 2)),
+        (BlockTensorTrain, "_product", scaled, "structured", lambda: weights.compare("BTT", 256, False, 3, 2)),
+        (BlockTensorTrain, "_product", scaled, "structured", lambda: weights.compare("BTT", 256, True, 3, 2)),
+        (BlockTensorTrain, "_product", without_gradient, "structured", lambda: weights.compare("BTT", 256, True, 3, 2)),
+        (BlockTensorTrain, "dense", scaled, BTT, lambda: bilinear.compare(64, 9, 4, False, 2)),
+        (BlockTensorTrain, "dense", scaled, BTT, lambda: bilinear.compare(64, 9, 4, True, 2)),
     ],
 )
-def test_a_wrong_product_is_not_timed(wrong, family, name, run, factor, monkeypatch):
-    size = 8 if family[0] is bilinear.FORMS else 16
-    monkeypatch.setattr(wrong, "factor", 1.0 if wrong is WrongGradient else factor)
-    monkeypatch.setitem(*family, lambda *x: wrong(64) if wrong is WrongMask else wrong.random((size,) * 4, 1, 0))
+def test_a_wrong_product_is_not_timed(owner, method, wrong, name, run, factor, monkeypatch):
+    monkeypatch.setattr(owner, method, wrong(getattr(owner, method), factor))
     part = run()
     assert not part["contestants"][name]["tolerated"]
     assert "seconds" not in part["contestants"][name]

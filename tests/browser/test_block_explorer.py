@@ -5,16 +5,11 @@ import random
 
 import pytest
 import torch
-from views import change, drags, drawn, headline, heard, words
+from views import READ, change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import BlockExplorer
 from smalearn.course.widgets.block_explorer import KINDS
 from smalearn.testing import random_tensors, relative_rms
-
-STATES = """(states) => states.map((state) => {
-  Object.entries(state).forEach((entry) => model.set(...entry));
-  return script.read(model);
-})"""
 
 
 def block(page):
@@ -36,7 +31,7 @@ def test_script_computes_the_matrix_the_values_and_the_ranks_of_python(mount, ki
     for state, length, seed in itertools.product((1, 3, 6), (1, 5, 24, 32), (0, 3)):
         edges = [sorted(chance.sample(range(length + 1), 2)) for _ in "ts"]
         states.append({"state": state, "length": length, "seed": seed, "block": edges[0] + edges[1]})
-    for state, found in zip(states, page.evaluate(STATES, states), strict=True):
+    for state, found in zip(states, page.evaluate(READ, states), strict=True):
         for name, value in state.items():
             setattr(explorer, name, value)
         assert relative_rms(torch.tensor(found["M"], dtype=torch.float64), explorer.matrix) < 1e-14
@@ -117,7 +112,7 @@ def test_a_block_that_is_too_large_for_a_moment_is_drawn_as_python_will_move_it(
     """Python first tells the length, and then the block that it has moved."""
     explorer = BlockExplorer(length=24, block=(16, 23, 5, 20))
     page = mount(explorer)
-    (found,) = page.evaluate(STATES, [{"length": length}])
+    (found,) = page.evaluate(READ, [{"length": length}])
     drawn(page)
     explorer.length = length
     assert found["block"] == explorer.block

@@ -6,17 +6,11 @@ import re
 
 import pytest
 import torch
-from views import PICTURES, change, drags, drawn, headline, heard, words
+from views import PICTURES, READ, change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import ChunkExplorer
 from smalearn.course.widgets.chunk_explorer import PARTS, best_chunk_len, chunked_macs
 from smalearn.testing import assert_close
-
-STATES = """(states) => states.map((state) => {
-  Object.entries(state).forEach((entry) => model.set(...entry));
-  const { M, left, centre, right, S, features, chunks } = script.read(model);
-  return { M, left, centre, right, S, features, chunks };
-})"""
 
 
 def chosen(page):
@@ -32,7 +26,7 @@ def test_script_computes_the_matrix_and_the_factors_of_python(mount):
         {"length": size[0], "chunk_len": size[1], "decay": decay, "state": draw[0], "seed": draw[1]}
         for size, decay, draw in settings
     ]
-    for state, found in zip(states, page.evaluate(STATES, states), strict=True):
+    for state, found in zip(states, page.evaluate(READ, states), strict=True):
         for name, value in state.items():
             setattr(explorer, name, value)
         expected = [explorer.matrix, *explorer.factors]

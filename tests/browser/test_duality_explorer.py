@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from views import PICTURES, change, drags, drawn, headline, heard, words
+from views import PICTURES, READ, change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import DualityExplorer
 from smalearn.ssd import ssd_chunked
@@ -17,11 +17,6 @@ TEXTS = [
     "é é 日本語 🙂 \ud83d \ufeff x " + "w" * 90,
     " ".join("abcdefghijklmnop"),
 ]
-STATES = """(states) => states.map((state) => {
-  Object.entries(state).forEach((entry) => model.set(...entry));
-  const { inside, outside, states, macs, kept, steps, stops, apart } = script.read(model);
-  return { inside, outside, states, macs, kept, steps, stops, apart };
-})"""
 SHOWN = "[...document.querySelectorAll('.numbers span:first-child')].map((value) => value.textContent)"
 
 
@@ -33,7 +28,7 @@ def tensor(rows):
 def test_script_computes_the_chunked_algorithm_of_python(mount, text):
     explorer = DualityExplorer(text)
     states = [{"text": explorer.text, "chunk": chunk} for chunk in range(1, 17)]
-    for state, found in zip(states, mount(explorer).evaluate(STATES, states), strict=True):
+    for state, found in zip(states, mount(explorer).evaluate(READ, states), strict=True):
         explorer.chunk = state["chunk"]
         X, log_a, B, C = explorer.sequences
         assert_close(tensor(found["inside"]), explorer.inside)

@@ -221,8 +221,7 @@ def test_a_picture_of_the_state_is_saved_under_its_title(mount, page, name):
 
 @pytest.mark.parametrize("touched", [False, True])
 @pytest.mark.parametrize(
-    "name",
-    ["BlockExplorer", "ChunkExplorer", "DualityExplorer", "FeatureExplorer", "KernelTracer", "ScoreExplorer"],
+    "name", ["BlockExplorer", "ChunkExplorer", "DualityExplorer", "FeatureExplorer", "KernelTracer", "ScoreExplorer"]
 )
 def test_it_moves_once_by_itself_until_a_touch_and_python_does_not_hear_of_it(mount, page, name, touched):
     page.emulate_media(reduced_motion="no-preference")

@@ -4,17 +4,12 @@ import itertools
 
 import pytest
 import torch
-from views import PICTURES, change, drags, drawn, headline, heard, words
+from views import PICTURES, READ, change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import FeatureExplorer
 from smalearn.course.widgets.feature_explorer import MAPS
 from smalearn.testing import relative_rms
 
-STATES = """(states) => states.map((state) => {
-  Object.entries(state).forEach((entry) => model.set(...entry));
-  const { exact, through, errors } = script.read(model);
-  return { exact, through, errors };
-})"""
 TEXTS = ["a a", "to be or not to be", "beautiful is better than ugly. explicit is better than implicit."]
 
 
@@ -24,7 +19,7 @@ def test_script_computes_the_weights_of_python(mount, text):
     page = mount(explorer)
     settings = itertools.product(MAPS, [(4, 3), (32, 0), (512, 1)], [0.25, 1.3, 4])
     states = [{"map": name, "features": size[0], "seed": size[1], "norm": norm} for name, size, norm in settings]
-    for state, found in zip(states, page.evaluate(STATES, states), strict=True):
+    for state, found in zip(states, page.evaluate(READ, states), strict=True):
         for name, value in state.items():
             setattr(explorer, name, value)
         assert relative_rms(torch.tensor(found["exact"], dtype=torch.float64), explorer.weights) < 1e-12
@@ -34,7 +29,7 @@ def test_script_computes_the_weights_of_python(mount, text):
 
 def test_script_compares_with_equal_weights(mount):
     explorer = FeatureExplorer("a b a", norm=2)
-    (found,) = mount(explorer).evaluate(STATES, [{}])
+    (found,) = mount(explorer).evaluate(READ, [{}])
     equal = torch.tensor([[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]], dtype=torch.float64)
     assert found["errors"][1] == pytest.approx(relative_rms(equal, explorer.weights))
 

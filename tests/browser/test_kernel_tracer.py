@@ -78,10 +78,7 @@ def test_description_says_who_touches_what(mount):
     page = drawn(mount(KernelTracer(step=0)))
     assert words(page) == "Nothing has happened yet: 112 steps of “one walk” follow."
     for new, text in [
-        (
-            {"step": 2},
-            "program (0, 0, 0) loads rows 0 to 15, columns 0 to 7 of B: 512 bytes. A mask switches off 128 ",
-        ),
+        ({"step": 2}, "program (0, 0, 0) loads rows 0 to 15, columns 0 to 7 of B: 512 bytes. A mask switches off 128 "),
         (
             {"step": 5},
             "multiplies on the chip, C Bᵀ: (16 × 16) (16 × 16), 4,096 multiply-adds. On the chip: H, sums of",

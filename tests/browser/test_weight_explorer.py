@@ -4,15 +4,11 @@ import itertools
 
 import pytest
 import torch
-from views import PICTURES, change, drags, drawn, heard, words
+from views import PICTURES, READ, change, drags, drawn, heard, words
 
 from smalearn.course.widgets.weight_explorer import FAMILIES, WeightExplorer
 from smalearn.testing import relative_rms
 
-STATES = """(states) => states.map((state) => {
-  Object.entries(state).forEach((entry) => model.set(...entry));
-  return script.read(model);
-})"""
 PRODUCTS = """({factors, joiner}) => factors.map((pair) => pair[1]).reduce((A, B) => joiner === "+"
   ? A.map((row, i) => row.map((value, j) => value + B[i][j]))
   : joiner === "·" ? A.map((row) => B[0].map((_, j) => row.reduce((sum, value, k) => sum + value * B[k][j], 0)))
@@ -25,7 +21,7 @@ def test_script_computes_the_matrix_the_factors_and_the_counts_of_python(mount, 
     page = mount(explorer)
     sizes = itertools.product((8, 16, 32), (1, 4, 32), (1, 3))
     states = [{"dim": dim, "blocks": blocks, "rank": rank} for dim, blocks, rank in sizes]
-    for state, found in zip(states, page.evaluate(STATES, states), strict=True):
+    for state, found in zip(states, page.evaluate(READ, states), strict=True):
         for name, value in state.items():
             setattr(explorer, name, value)
         weight = explorer.weight

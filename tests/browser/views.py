@@ -16,6 +16,11 @@ CanvasRenderingContext2D.prototype.fillText = function (...parts) {
   texts.push(parts[0]);
   return write.apply(this, parts);
 };"""
+# What the script computes of each state of an explorer.
+READ = """(states) => states.map((state) => {
+  Object.entries(state).forEach((entry) => model.set(...entry));
+  return script.read(model);
+})"""
 # One step of a slider, list, box or button.
 CHANGE = """(control) => {
   if (control.type === "range") +control.value < +control.max ? control.stepUp() : control.stepDown();

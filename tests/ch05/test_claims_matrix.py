@@ -14,15 +14,7 @@ from smalearn.kernel_attention import softmax_attention
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.masks import SemiseparableMask, ToeplitzMask
 from smalearn.sma import sma_quadratic
-from smalearn.ssm import (
-    Semiseparable,
-    block_factors,
-    block_ranks,
-    from_dense,
-    ssm_matrix,
-    ssm_recurrent,
-    ssm_scan,
-)
+from smalearn.ssm import Semiseparable, block_factors, block_ranks, from_dense, ssm_matrix, ssm_recurrent, ssm_scan
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 

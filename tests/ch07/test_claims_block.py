@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from smalearn.course.exercises import registry
-from smalearn.data import IGNORE, MQAR_BLANK, mqar, mqar_lookup
+from smalearn.data import IGNORE, mqar
 from smalearn.kernel_attention import softmax_attention
 from smalearn.models import Mamba1, Mamba2, SoftmaxAttention
 from smalearn.ssd import ssd_recurrent
@@ -92,23 +92,6 @@ def test_a_block_cut_by_heads():
     assert_close(sum(part(x) for part in halves), whole(x))
     whole.norm.groups = 1  # one norm over all channels: each half would need the other's sum of squares
     assert relative_rms(sum(part(x) for part in halves), whole(x)) > 1e-2
-
-
-@pytest.mark.parametrize(("length", "pairs", "vocabulary"), [(4, 1, 4), (16, 3, 12), (64, 16, 64)])
-@pytest.mark.claim("004:mqar-task", "smalearn.data.recall.mqar_lookup")
-@pytest.mark.claim("004:mqar-task", "smalearn.data.recall.mqar")
-def test_every_query_has_its_pair_before_it(length, pairs, vocabulary):
-    inputs, targets = mqar(50, length, pairs, vocabulary, seed=1)
-    assert inputs.shape == targets.shape == (50, length)
-    for text, target in zip(inputs.tolist(), targets.tolist(), strict=True):
-        keys, values = text[0 : 2 * pairs : 2], text[1 : 2 * pairs : 2]
-        assert len(set(keys)) == len(set(values)) == pairs
-        assert 1 <= min(keys) <= max(keys) < vocabulary // 2 <= min(values) <= max(values) < vocabulary
-        asked = {t: text[t] for t in range(2 * pairs, length) if text[t] != MQAR_BLANK}
-        assert sorted(asked.values()) == sorted(keys)
-        answers = {t: values[keys.index(key)] for t, key in asked.items()}
-        assert target == [answers.get(t, IGNORE) for t in range(length)]
-    assert torch.equal(mqar_lookup(inputs, pairs), targets)
 
 
 @pytest.mark.claim("004:mqar-task", "smalearn.data.recall.mqar")

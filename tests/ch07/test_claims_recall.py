@@ -2,19 +2,20 @@
 
 import math
 from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 import torch
 from cells import shown
-from seeds import apart, stored
+from seeds import apart, asked, stored
 from torch.nn.functional import softplus
 
 from benchmarks.training import samples
 from experiments import charlm
 from experiments.recall import FULL, Setting, build, run
+from smalearn.course.ch07 import recall_questions
 from smalearn.course.ch07.constant_decay import ConstantDecay
-from smalearn.course.ch07.recall_questions import MARGIN, QUESTIONS
-from smalearn.course.results import UNDECIDED, answer, interval, reported
+from smalearn.course.results import UNDECIDED, interval, reported
 from smalearn.course.timing import one_thread, quartiles, slope
 from smalearn.data import Vocabulary, load_text, recorded, recorded_cpus
 from smalearn.linear_attention import linear_attention_parallel
@@ -40,10 +41,7 @@ def accuracies():
     return found
 
 
-def asked(model, against):
-    """The answer of the record to one of the questions."""
-    (question,) = (one for one in QUESTIONS if (one.model, one.against) == (model, against))
-    return answer(question, recorded("recall")["runs"], "accuracy", MARGIN)
+recall = partial(asked, "recall", recall_questions, "accuracy")
 
 
 @pytest.mark.claim("004:larger-states", "smalearn.models.mamba1.Mamba1.state_shape")
@@ -123,7 +121,7 @@ def test_free_queries_and_keys_absorb_any_decay():
 
 @pytest.mark.claim("004:expressivity", "smalearn.data.included.recorded")
 def test_training_does_not_decide_what_tied_decays_cost():
-    found = asked("8 pairs, Mamba-2, untied decay, N = 4", "8 pairs, Mamba-2, N = 4")
+    found = recall("8 pairs, Mamba-2, untied decay, N = 4", "8 pairs, Mamba-2, N = 4")
     assert found.sentence == UNDECIDED
     assert found.mean == pytest.approx(0.194, abs=1e-3)
 
@@ -146,14 +144,14 @@ def test_constant_queries_and_keys_do_not():
 @pytest.mark.claim("004:fig-mqar", "smalearn.data.included.recorded")
 def test_recall_rises_with_the_state():
     found = accuracies()
-    more = asked("8 pairs, Mamba-2, N = 16", "8 pairs, Mamba-2, N = 4")
+    more = recall("8 pairs, Mamba-2, N = 16", "8 pairs, Mamba-2, N = 4")
     assert more.sentence == more.question.more
     assert max(found[8, "Mamba-2", 2]) < min(found[8, "Mamba-2", 16])
     assert max(found[8, "Mamba-1", 4]) < min(found[8, "Mamba-2", 16])
     for one in recorded("recall")["runs"].values():
         if one["mixer"] == "Mamba-1":  # at any rate, after these 1200 steps
             assert one["accuracy"] < 1.6 / one["pairs"]
-    assert asked("16 pairs, Mamba-2, N = 32", "16 pairs, Mamba-2, N = 4").sentence == UNDECIDED
+    assert recall("16 pairs, Mamba-2, N = 32", "16 pairs, Mamba-2, N = 4").sentence == UNDECIDED
     for pairs in (8, 16):
         assert min(found[pairs, "attention", 0]) > 0.99
     least, middle, most = (found[16, "linear attention", state] for state in (1, 2, 4))
@@ -190,11 +188,11 @@ def test_no_part_is_decided_at_equal_state():
     found, whole = accuracies(), "8 pairs, Mamba-2, N = 4"
     assert {one["entries"] for one in recorded("recall")["runs"].values() if one["state"] == 4} == {2 * 64 * 4}
     for part in ("no decay", "no norm", "in sequence", "P = 1"):
-        assert asked(f"8 pairs, Mamba-2, {part}, N = 4", whole).sentence == UNDECIDED
-    against = asked("8 pairs, Mamba-1, N = 4", whole)
+        assert recall(f"8 pairs, Mamba-2, {part}, N = 4", whole).sentence == UNDECIDED
+    against = recall("8 pairs, Mamba-1, N = 4", whole)
     assert against.sentence == UNDECIDED
     assert sum(accuracy > 0.5 for accuracy in found[8, "Mamba-2", 4]) == 3
-    normed = asked("8 pairs, Mamba-1, norm, N = 4", "8 pairs, Mamba-1, N = 4")
+    normed = recall("8 pairs, Mamba-1, norm, N = 4", "8 pairs, Mamba-1, N = 4")
     assert normed.sentence == normed.question.same
     assert max(found[8, "Mamba-2, in sequence", 4]) < 1.6 / 8
 

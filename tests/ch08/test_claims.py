@@ -22,9 +22,14 @@ from smalearn.testing import assert_close, random_tensors, relative_rms
 
 
 @pytest.mark.claim("005:rule", "smalearn.linear_attention.delta.delta_rule_recurrent")
-@pytest.mark.parametrize("kind", ["none", "mild"])
-def test_read_compare_write(kind):
-    check(delta_rule_recurrent, inputs(20, kind))
+@pytest.mark.claim("005:chunks", "smalearn.linear_attention.delta.delta_rule_chunked")
+@pytest.mark.claim("005:by-feature", "smalearn.linear_attention.delta.delta_rule_chunked")
+@pytest.mark.parametrize("kind", ["none", "mild", "by feature"])
+def test_read_compare_write_token_by_token_or_in_chunks(kind):
+    Q, K, V, beta, log_a, H = inputs(40, "none" if kind == "none" else "mild")
+    log_a = -random_tensors([(40, 4)], seed=3)[0].abs() if kind == "by feature" else log_a
+    for form in (delta_rule_recurrent, *(partial(delta_rule_chunked, chunk_len=size) for size in (1, 8, 13))):
+        check(form, (Q, K, V, beta, log_a, H))
 
 
 @pytest.mark.claim("005:identity", "smalearn.linear_attention.delta.delta_rule_chunked")
@@ -37,12 +42,6 @@ def test_attention_times_the_inverse_of_an_attention():
     assert_close(M @ V, Y)
     U = torch.linalg.solve_triangular(one + A, beta[:, None] * V, upper=False)
     assert_close(linear_attention_chunked(Q, K, U, log_a)[0], Y)
-
-
-@pytest.mark.claim("005:chunks", "smalearn.linear_attention.delta.delta_rule_chunked")
-@pytest.mark.parametrize("chunk_len", [1, 8, 13])
-def test_a_solve_for_each_chunk(chunk_len):
-    check(partial(delta_rule_chunked, chunk_len=chunk_len), inputs(40))
 
 
 def scores(x, y, log_a, diagonal=0):
@@ -235,13 +234,6 @@ def test_several_corrections_for_a_token_are_several_tokens():
             state = state - torch.outer(beta[step] * (state @ K[step] - V[step]), K[step])
         outputs.append(state @ Q[t + 1])
     assert_close(Y[1::2], torch.stack(outputs))
-
-
-@pytest.mark.claim("005:by-feature", "smalearn.linear_attention.delta.delta_rule_chunked")
-def test_a_gate_for_each_key_feature():
-    Q, K, V, beta, _, H = inputs(37)
-    gate = -random_tensors([(37, 4)], seed=3)[0].abs()
-    check(partial(delta_rule_chunked, chunk_len=8), (Q, K, V, beta, gate, H))
 
 
 @pytest.mark.claim("005:online", "smalearn.linear_attention.delta.delta_rule_recurrent")

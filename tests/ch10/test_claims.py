@@ -232,12 +232,7 @@ def test_levels_are_a_sum_of_blocks(dim, ranks, blocks):
 @pytest.mark.claim("003:table1-row3", "smalearn.weights.mlr.MultiLevelLowRank.dense")
 @pytest.mark.parametrize(
     ("ranks", "blocks", "expected", "table"),
-    [
-        ([1, 1, 2], [1, 2, 4], 11, 11),
-        ([2] * 5, [1, 2, 4, 8, 16], 32, 62),
-        ([4], [1], 4, 4),
-        ([1, 4], [1, 16], 32, 65),
-    ],
+    [([1, 1, 2], [1, 2, 4], 11, 11), ([2] * 5, [1, 2, 4, 8, 16], 32, 62), ([4], [1], 4, 4), ([1, 4], [1, 16], 32, 65)],
 )
 def test_table_1_levels(ranks, blocks, expected, table):
     """Erratum: Σ r_l p_l is a bound; the rank is min(D, Σ p_l min(r_l, D / p_l))."""

@@ -15,7 +15,7 @@ from smalearn.course.chA.training import train_rules
 from smalearn.scores.bilinear import BilinearAttention, Logits, bilinear_scores, bilinear_weights
 from smalearn.scores.factors import normed_factors, orders_of
 from smalearn.scores.mup import RMSClamp, clamp, coordinate_check, fans, init_std, initialise, learning_rates, rms_clamp
-from smalearn.scores.orders import btt_costs, cheapest, level_costs, low_rank_costs
+from smalearn.scores.orders import btt_costs, cheapest, level_costs, low_rank_costs, score_width
 from smalearn.testing import assert_close, random_tensors
 from smalearn.weights import BlockTensorTrain, LowRank, MultiLevelLowRank, as_mlbtc, balanced_sizes
 
@@ -303,6 +303,7 @@ def layer_norm(F):
 
 
 @pytest.mark.claim("003:eq39", "smalearn.scores.factors.normed_factors")
+@pytest.mark.claim("003:logit-scale", "smalearn.scores.factors.normed_factors")
 @pytest.mark.parametrize(("ranks", "blocks"), [((4,), (1,)), ((2, 1, 3), (1, 2, 4))])
 def test_layer_norm_of_levels(ranks, blocks):
     weights, C = multi_levels(2, 16, ranks, blocks), 3.0
@@ -318,6 +319,7 @@ def test_layer_norm_of_levels(ranks, blocks):
 
 
 @pytest.mark.claim("003:eq40", "smalearn.scores.factors.normed_factors")
+@pytest.mark.claim("003:logit-scale", "smalearn.scores.factors.normed_factors")
 @pytest.mark.parametrize(("sizes", "s"), [((4, 4, 4, 4), 1), ((8, 2, 2, 8), 3)])
 def test_layer_norm_of_trains(sizes, s):
     weights, C = trains(2, sizes, s), 3.0
@@ -331,18 +333,25 @@ def test_layer_norm_of_trains(sizes, s):
 
 
 @pytest.mark.claim("003:logit-scale", "smalearn.scores.bilinear.bilinear_weights")
+@pytest.mark.claim("003:logit-scale", "smalearn.scores.bilinear.bilinear_scores")
 @pytest.mark.claim("003:logit-scale", "smalearn.scores.orders.score_width")
 def test_logits_keep_their_size_at_every_width():
     """Erratum: the published scripts use the roots; here they are the default, and C / W comes with the layer norm."""
 
-    def drawn(width):
-        return random_tensors([(512, width), (512, width)], seed=width)
+    def logits(width, aligned):
+        """How large scores are: of queries and keys that are independent, or the same for the same token."""
+        (X,), factors = random_tensors([(64, 16)]), random_tensors([(16, width), (16, width)], seed=width)
+        L, R = (F / 4 for F in factors)
+        weight = LowRank(L, L if aligned else R)
+        S, size = bilinear_scores(X, weight).detach(), score_width(weight)
+        return (S.diagonal().mean() / size if aligned else S.std() / size**0.5).item()
 
-    assert abs(slope(lambda width: torch.linalg.vecdot(*drawn(width)).std() / width**0.5, *WIDTHS)) < 0.1
-    assert abs(slope(lambda width: (drawn(width)[0] * sum(drawn(width))).sum(-1).mean() / width, *WIDTHS)) < 0.1
+    for aligned in (False, True):
+        assert abs(slope(lambda width, aligned=aligned: logits(width, aligned), *WIDTHS)) < 0.1
     (X,) = random_tensors([(5, 16)])
     for form, width in (("low rank", 4), ("levels", 2 + 2 * 1 + 4 * 3), ("trains", 16)):
         weight = FORMS[form][0]
         S = X @ weight.dense().detach() @ X.mT
+        assert_close(bilinear_scores(X, weight), S)
         assert_close(bilinear_weights(X, weight), softmax_rows(S / width**0.5, True))
         assert_close(bilinear_weights(X, weight, Logits(1 / width)), softmax_rows(S / width, True))

@@ -7,10 +7,7 @@ import pytest
 import torch
 
 from smalearn.course.widgets import ChunkExplorer
-from smalearn.course.widgets.chunk_explorer import (
-    best_chunk_len,
-    chunked_macs,
-)
+from smalearn.course.widgets.chunk_explorer import best_chunk_len, chunked_macs
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.testing import assert_close, random_tensors
 

@@ -7,14 +7,7 @@ import pytest
 import torch
 
 from smalearn.course.widgets import ScoreExplorer
-from smalearn.course.widgets.score_explorer import (
-    MAX_LEAF,
-    MAX_LEVELS,
-    MAX_RANK,
-    PRESETS,
-    SEEDS,
-    block_lengths,
-)
+from smalearn.course.widgets.score_explorer import MAX_LEAF, MAX_LEVELS, MAX_RANK, PRESETS, SEEDS, block_lengths
 from smalearn.fast import multilevel_attention
 from smalearn.multilevel import halving_blocks
 from smalearn.multilevel.cache import KeyCache

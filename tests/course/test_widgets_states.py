@@ -153,10 +153,7 @@ TRACED = "KernelTracer(length=40, chunk_len=16, state=8, head_dim=20, heads=2, d
         ),
         (ContractionMap(source=9), "ContractionMap(features=64, head_dim=64, scan=True, source=9, target=1024)"),
         (DualityExplorer(" to  be ", chunk=1), "DualityExplorer(2 words, chunk=1)"),
-        (
-            FeatureExplorer(norm=4),
-            "FeatureExplorer(15 words, map='hyperbolic', features=512, norm=4, seed=0, row=13)",
-        ),
+        (FeatureExplorer(norm=4), "FeatureExplorer(15 words, map='hyperbolic', features=512, norm=4, seed=0, row=13)"),
         (KernelTracer(), f"{TRACED}'one walk', step=56)"),
         (KernelTracer(design="four steps"), f"{TRACED}'four steps', step=128)"),
         (ScoreExplorer("4|4", leaf=3, pair=(9, 1)), "ScoreExplorer('4|4', length=64, leaf=3, seed=0, pair=[9, 1])"),

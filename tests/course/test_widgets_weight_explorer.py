@@ -4,13 +4,7 @@ import itertools
 
 import pytest
 
-from smalearn.course.widgets.weight_explorer import (
-    BLOCKS,
-    DIMS,
-    FAMILIES,
-    MAX_RANK,
-    WeightExplorer,
-)
+from smalearn.course.widgets.weight_explorer import BLOCKS, DIMS, FAMILIES, MAX_RANK, WeightExplorer
 
 
 @pytest.mark.parametrize("family", FAMILIES)

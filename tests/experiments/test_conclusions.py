@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 import nbformat
 import pytest
+from seeds import asked
 
 from experiments import icl_regression_questions, recall_stream_questions
 from experiments.grid import best_rates
@@ -23,14 +24,6 @@ def prose(chapter, cell):
     (path,) = CHAPTERS.glob(f"{chapter}_*.ipynb")
     (source,) = (one.source for one in nbformat.read(path, 4).cells if one.id == cell)
     return source
-
-
-def asked(name, about, value, model, against):
-    """The answer of a record to one of the questions about it."""
-    (question,) = (q for q in about.QUESTIONS if (q.model, q.against) == (model, against))
-    found = answer(question, recorded(name)["runs"], value, about.MARGIN)
-    assert found.seeds == 5
-    return found
 
 
 def all_seeds(name, value, model):
@@ -64,9 +57,9 @@ def test_a_difference_at_equal_parameters(chapter, cell, model, against, sign):
 def test_in_context_regression():
     """One of seven comparisons is decided; trains end below all others; both as the atlas says."""
     text, runs = prose("appendix/A", "reported-icl-read"), recorded("icl_regression")["runs"]
-    asked = [answer(q, runs, "error", icl_regression_questions.MARGIN) for q in icl_regression_questions.QUESTIONS]
-    (decided,) = (found for found in asked if found.sentence != UNDECIDED)
-    assert (decided.question.model, decided.seeds, len(asked)) == ("2 layers, D = 32, 8 × BTT 1", 3, 7)
+    found = [answer(q, runs, "error", icl_regression_questions.MARGIN) for q in icl_regression_questions.QUESTIONS]
+    (decided,) = (one for one in found if one.sentence != UNDECIDED)
+    assert (decided.question.model, decided.seeds, len(found)) == ("2 layers, D = 32, 8 × BTT 1", 3, 7)
     low, high = sorted(map(abs, decided.ends))
     assert f"by {-decided.mean:.2f} on average over the seeds (95 % interval: {low:.2f} to {high:.2f})" in text
     for layers in (2, 4):
@@ -155,18 +148,18 @@ def test_digits_that_running_sums_lose_to_strong_decays():
 
 def test_recall_in_texts_that_grow():
     text, runs = prose("09", "recall-after"), recorded("recall_stream")["runs"]
-    asked = [answer(q, runs, "accuracy", recall_stream_questions.MARGIN) for q in recall_stream_questions.QUESTIONS]
-    levels, attention, mamba3, hybrid = (asked[k::4] for k in range(4))  # at 64, 128 and 256 tokens
+    found = [answer(q, runs, "accuracy", recall_stream_questions.MARGIN) for q in recall_stream_questions.QUESTIONS]
+    levels, attention, mamba3, hybrid = (found[k::4] for k in range(4))  # at 64, 128 and 256 tokens
     models = {(4 * five[0]["pairs"], five[0]["mixer"]): five for five in reported(runs).values()}
     mean = {model: fmean(run["accuracy"] for run in five) for model, five in models.items()}
     assert f"a difference of at least {recall_stream_questions.MARGIN}" in text
     assert "Twelve comparisons" in text
-    assert len(asked) == 12
+    assert len(found) == 12
     for mixer in ("log-linear Mamba-2", "Mamba-2"):
         assert ", ".join(f"{mean[T, mixer]:.2f}" for T in (64, 128, 256)) in text
     assert all(mean[T, "Mamba-2"] < mean[T, "log-linear Mamba-2"] < mean[T, "attention"] for T in (64, 128, 256))
-    for found, outcomes in ((levels, "?m?"), (attention, "lll"), (mamba3, "??l"), (hybrid, "==?")):
-        for one, outcome in zip(found, outcomes, strict=True):
+    for answers, outcomes in ((levels, "?m?"), (attention, "lll"), (mamba3, "??l"), (hybrid, "==?")):
+        for one, outcome in zip(answers, outcomes, strict=True):
             question = one.question
             sentences = {"?": UNDECIDED, "m": question.more, "l": question.less, "=": question.same}
             assert one.sentence == sentences[outcome]

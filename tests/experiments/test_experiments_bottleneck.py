@@ -20,6 +20,7 @@ LINE = replace(SPHERE, task="regression")
 # ---------------------------------------------------------------- one layer
 
 
+@pytest.mark.claim("003:full-rank-head", "smalearn.course.ch10.layer.OneLayer.forward")
 @pytest.mark.parametrize("softmax", [True, False])
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: title(*model))
 def test_the_layer_is_its_formula(model, softmax):

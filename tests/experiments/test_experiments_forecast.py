@@ -17,13 +17,7 @@ from experiments.encoders import (
     Repeat,
     buckets,
 )
-from experiments.forecast import (
-    FULL,
-    SMOKE,
-    quantise,
-    run,
-    table,
-)
+from experiments.forecast import FULL, SMOKE, quantise, run, table
 from smalearn.course.results import changes, slopes
 from smalearn.data import Series, Source, load_series, split_series
 from smalearn.models import Block

@@ -6,13 +6,7 @@ import pytest
 import torch
 
 from experiments import icl_regression
-from experiments.icl_regression import (
-    SMOKE,
-    Setting,
-    build,
-    run,
-    task,
-)
+from experiments.icl_regression import SMOKE, Setting, build, run, task
 from smalearn._checks import ShapeError
 from smalearn.data import curriculum, least_squares, regression, regression_prompt
 from smalearn.scores import bilinear
