@@ -97,7 +97,7 @@ def test_what_is_moved_is_between_half_and_all_of_what_steps_move(layer):
 @pytest.mark.claim("009:feedback", "smalearn.course.chB.precision.store")
 def test_the_rest_in_four_bits_restores_what_eight_lose(layer):
     found = defined("store-whisper", "store-keep", "store-outputs", **layer)
-    plain, whole = (row[0, 1].item() for row in found["row"].values())
+    plain, whole = (row[0, 1].item() for row in found["held"].values())
     assert plain == 0
     assert whole == pytest.approx(100, abs=0.5)
     Y = ssd_chunked(*(layer[name] for name in ("X", "log_a", "B", "C")))[0]
