@@ -244,7 +244,7 @@ def test_asks_in_more_than_one_way(path):
 @every_chapter
 def test_asides_are_folded(path):
     prose = [re.sub(r"(?s)<details>.*?</details>", "", cell.source) for cell in cells(path, "markdown")]
-    assert not re.findall(r"(?<![,\d])00[0-9]\b|claim \d|tests?/test_|err?ratum", "\n".join(prose))
+    assert not re.findall(r"(?<![.,\d])00[0-9]\b|claim \d|tests?/test_|err?ratum", "\n".join(prose))
 
 
 @every_chapter

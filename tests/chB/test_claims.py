@@ -12,17 +12,19 @@ from smalearn.course.exercises.core import Randn
 from smalearn.ssd import ssd_chunked, ssd_recurrent
 from smalearn.testing import assert_close, relative_rms
 
-GIVEN = {"roll_back": roll_back, "replay": replay, "store": store, "reused": reused, "torch": torch}
 
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def layer():
     """The trained layer's inputs, as the chapter has them."""
-    return defined("share-inputs", "share-sizes", ssd_in_chunks=ssd_chunked, **GIVEN)
+    return defined(
+        "share-inputs",
+        "share-sizes",
+    )
 
 
 def defined(*names, **space):
-    """What these cells of the chapter define."""
+    """What these cells of the chapter define, with the answers of the day: those of a broken one are broken."""
+    space |= {"roll_back": roll_back, "replay": replay, "store": store, "ssd_in_chunks": ssd_chunked, "torch": torch}
     for name in names:
         run_cell(cells("B")[name].source, space)
     return space
@@ -61,6 +63,7 @@ def test_inputs_and_the_state_before_give_every_state(layer):
     off = defined("undo-run", **layer)["off"]
     assert off[0] < 1e-6
     assert off[-1] > 0.1  # "not a digit"
+    assert layer["log_a"][:, -16:].sum(-1).min().exp() < 1e-6  # "forget nearly all of the past in sixteen tokens"
     after = ssd_recurrent(X, log_a, B, C, before)[1] * log_a[:, 3].exp()[:, None, None]  # met the reset
     assert not (after / log_a[:, 3].exp()[:, None, None]).isfinite().any()
 
@@ -69,7 +72,7 @@ def test_inputs_and_the_state_before_give_every_state(layer):
 @pytest.mark.parametrize("c", [1, 2, 7, 16])
 def test_a_checkpoint_once_in_c_tokens_is_exact(c):
     X, log_a, B, C, empty = drawn(23, 2)
-    space = {"X": X, "log_a": log_a, "B": B, "C": C, "empty": empty, **GIVEN}
+    space = {"X": X, "log_a": log_a, "B": B, "C": C, "empty": empty}
     rows, _ = defined("traffic", **space)["decode"](c, 23)
     assert_close(rows, ssd_recurrent(X, log_a, B, C, empty)[0])
 
@@ -94,7 +97,7 @@ def test_what_is_moved_is_between_half_and_all_of_what_steps_move(layer):
 @pytest.mark.claim("009:feedback", "smalearn.course.chB.precision.store")
 def test_the_rest_in_four_bits_restores_what_eight_lose(layer):
     found = defined("store-whisper", "store-keep", "store-outputs", **layer)
-    plain, whole = (row[0, 1].item() for row in found["row"].values())
+    plain, whole = (row[0, 1].item() for row in found["held"].values())
     assert plain == 0
     assert whole == pytest.approx(100, abs=0.5)
     Y = ssd_chunked(*(layer[name] for name in ("X", "log_a", "B", "C")))[0]
@@ -109,7 +112,7 @@ def test_the_rest_in_four_bits_restores_what_eight_lose(layer):
 def test_pads_pass_by_if_they_neither_write_nor_decay():
     X, _, B, C, _ = drawn(9)
     log_a = decays(Randn(2), 9) / 4
-    own = ssd_chunked(X, log_a, B, C, chunk_len=4)[1]
+    own = ssd_recurrent(X, log_a, B, C)[1]
     noise = [part - 1 for part in drawn(4, seed=1)[:4]]
 
     def last(left, silent):

@@ -1,4 +1,4 @@
-"""Three closed-book questions before the appendix, on chapter 10."""
+"""Three closed-book questions before appendix A, on chapter 10."""
 
 import torch
 

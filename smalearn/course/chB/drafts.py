@@ -40,13 +40,8 @@ def _chunk(randn, lead, length, head_dim, features, reset=False):
 
 def _drafts(randn):
     yield *_chunk(randn, (), 1, 1, 1), 1
-    for lead, length, accepted, reset in [
-        ((), 3, 0, 0),
-        ((), 4, 2, 0),
-        ((2,), 4, 4, 0),
-        ((2,), 5, 3, 1),
-        ((3,), 4, 1, 1),
-    ]:
+    sizes = [((), 3, 0, 0), ((), 4, 2, 0), ((2,), 4, 4, 0), ((2,), 5, 3, 1), ((3,), 4, 1, 1)]
+    for lead, length, accepted, reset in sizes:
         yield *_chunk(randn, lead, length, 2, 3, reset), accepted
 
 
@@ -85,12 +80,13 @@ exercise(
         "your token decays what it writes itself: decay the old state, then write": (
             "state + written → (state + written)"
         ),
-        "you write the rejected drafts: the last `accepted` tokens instead of the first": (
-            "range(accepted) → range(X.shape[-2] - accepted, X.shape[-2])"
-        ),
         "you begin with an empty state: the drafts came after a text": "for s → state = 0 * state\n    for s",
-        "you read the drafts in the reverse order": "range(accepted) → reversed(range(accepted))",
         "each draft replaces what was there: the decayed state belongs in the sum": "* state + written → * 0 + written",
+        "what a draft writes does not decay under the later ones: each token's decay acts on all before it": (
+            lambda state, X, log_a, B, n: (
+                log_a[..., :n].sum(-1)[..., None, None].exp() * state + X[..., :n, :].mT @ B[..., :n, :]
+            )
+        ),
     },
 )(roll_back)
 
@@ -124,15 +120,9 @@ def replay(state, X, log_a, B, C):
 
 
 def _chunks(randn):
-    for lead, length, head_dim, features, reset in [
-        ((), 1, 1, 1, 0),
-        ((), 1, 2, 3, 0),
-        ((), 3, 2, 2, 0),
-        ((2,), 4, 2, 3, 0),
-        ((2,), 5, 3, 2, 1),
-        ((2, 3), 4, 2, 1, 1),
-    ]:
-        yield *_chunk(randn, lead, length, head_dim, features, reset), randn(*lead, features)
+    sizes = [((), 1, 1, 1), ((), 1, 2, 3), ((), 3, 2, 2), ((2,), 4, 2, 3), ((2,), 5, 3, 2), ((2, 3), 4, 2, 1)]
+    for number, (lead, length, head_dim, features) in enumerate(sizes):
+        yield *_chunk(randn, lead, length, head_dim, features, number > 3), randn(*lead, features)
 
 
 def _last_read(state, X, log_a, B, C):
@@ -173,8 +163,5 @@ exercise(
             "log_a.sum(-1, keepdim=True) - log_a.cumsum(-1)"
         ),
         "the last token reads itself as well: it is written before it asks": "later.exp() → later.exp() * (later < 0)",
-        "you add up decays: they multiply, so sum their logarithms": (
-            "log_a.sum(-1, → log_a.exp().sum(-1, ; True).exp() → True)"
-        ),
     },
 )(replay)

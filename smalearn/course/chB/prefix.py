@@ -75,9 +75,6 @@ exercise(
         "a border counts even if the prompts differ at the very next token": (
             "int(shared) // chunk_len → max(int(shared) - 1, 0) // chunk_len"
         ),
-        "this is how many must be read: those that need not be are asked for": (
-            "return int(shared) // chunk_len * chunk_len → return len(prompt) - int(shared) // chunk_len * chunk_len"
-        ),
         "you ask whether whole prompts are equal: a shared beginning is enough": (
             f"{SHARED} → length * (len(prompt) == len(served) and bool((prompt == served).all()))"
         ),

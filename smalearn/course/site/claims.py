@@ -42,7 +42,7 @@ class Claim:
     source: str  # where it stands
     statement: str
     check: str  # what its tests demand
-    chapter: str  # number of the one that derives it, or letter of the appendix
+    chapter: str  # number of the one that derives it, or letter of an appendix
     where: str  # id of the cell there that derives it; "" until the chapter has it
     section: str  # heading above that cell
     verdict: str  # of an experiment, "reproduced in small" say; "" for what is none
