@@ -30,8 +30,8 @@ A claim has
   chapter    which chapter derives it; tests marked with @pytest.mark.claim("<id>", "<dotted name of the function that
              the claim is about>") hold it, one of them in the chapter's folder
   where      id of the cell there that derives it
-  verdict    of an experiment: reproduced in small, in part (of the claim, or by one seed), not reproduced, opposite
-             in small, or another task
+  verdict    of an experiment: reproduced in small (the whole claim, at least five seeds), in part (of the claim, or by
+             fewer seeds), not reproduced, opposite in small, or another task
   erratum    what is wrong or missing in the source, and the correction (optional)
   class      of an erratum: error (of the text, and of its published version where there is one), gap (something
              needed is not said), draft (only in a draft, the published text has it right), code differs (text and

@@ -62,6 +62,13 @@ GPU_ROWS = [
         "mamba_ssm, whole layer",
     ),
     (
+        "ssd",
+        "batch 8, T = 8192, 80 heads, P = 64, N = 128",
+        "the same, T = 8192",
+        "mamba2_ssd, whole layer",
+        "mamba_ssm, whole layer",
+    ),
+    (
         "delta-rule",
         "batch 8, T = 2048, 16 heads, P = 128, N = 128",
         "the gated delta rule, batch 8, T = 2048, 16 heads",
@@ -149,7 +156,10 @@ def test_what_is_said_of_a_gpu_is_what_was_recorded():
     assert f"forward {faster[0]} and {faster[2]} times, backward {faster[1]} times as fast as `mamba_ssm`" in readme
     assert faster[3] == faster[4] == faster[5] == faster[1]
     assert f"one text of 65,536 tokens and 24 heads {faster[4]} times both ways" in readme
-    assert f"{faster[8]} times as fast as fla's" in readme
+    layer = f"forward {faster[6]}, backward {faster[7]} and {faster[9]} times as fast"
+    assert f"The whole layer of Mamba-2 is {layer}" in readme
+    assert faster[6] == faster[8]
+    assert f"{faster[10]} times as fast as fla's" in readme
     long = next(
         part
         for part in recorded("gpu/nvidia-h200/delta_rule")["contests"]
@@ -161,7 +171,7 @@ def test_what_is_said_of_a_gpu_is_what_was_recorded():
     steps = {(one["batch"], one["captured"]): one for one in ssd["decode"]}
     large = medians(steps[64, True])
     over = f"{large['ssd_step_triton_'] / large['floor']:.2f} times what its bytes take"
-    assert over in readme
+    assert f"a step of decoding for 64 texts takes {over}" in readme
     assert over in results
     per_step = {key: medians(one)["ssd_step_triton_"] / one["steps"] for key, one in steps.items()}
     assert f"{1000 * per_step[64, True]:.0f} µs" in results
@@ -169,8 +179,14 @@ def test_what_is_said_of_a_gpu_is_what_was_recorded():
     assert f"from Python, {1000 * per_step[1, False]:.0f} µs, where two einsums take {1000 * einsums:.0f}" in results
     floors = [part["speedups"]["floor"]["ssd_triton"] for part in ssd["contests"][2:4]]
     assert "{:.0f} and {:.0f} times what their bytes take at the least".format(*floors) in results
-    peaks = [one["bytes"]["ssd_triton"]["peak"] / one["unit"] for one in ssd["memory"][:2]]
-    assert f"{peaks[0]:.1f} times the bytes of X" in results
+    ours, theirs = (
+        ssd["memory"][0]["bytes"][name]["peak"] / ssd["memory"][0]["unit"] for name in ("ssd_triton", MAMBA)
+    )
+    assert f"holds {ours:.1f} times the bytes of X for the way back, where `mamba_ssm` holds {theirs:.1f}" in readme
+    assert f"hold {ours:.1f} times the bytes of X; `mamba_ssm` holds {theirs:.1f} times" in results
+    multilevel = [medians(part) for part in recorded("gpu/nvidia-h200/multilevel")["contests"]]
+    shares = [one["multilevel_forward, 8|8|8|8|8|8|8|8"] / one["scaled_dot_product_attention"] for one in multilevel]
+    assert "takes {:.2f} to {:.2f} of the time of PyTorch's".format(*sorted(shares)) in results
     parts = recorded("h200_programs")["milliseconds"]
     _, backward = ({name: sum(one.values()) for name, one in parts[way].items()} for way in parts)
     once, again = (backward[name] for name in ("mamba_ssm", "mamba_ssm, again"))

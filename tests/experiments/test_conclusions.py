@@ -1,20 +1,25 @@
 """What chapters conclude from recorded experiments and times: numbers in prose are computed again from the record."""
 
 import math
+from collections import Counter
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 
 import nbformat
+import numpy as np
 import pytest
+import torch
+from ch10 import test_claims_bottleneck as sphere
 from seeds import asked
 
 from experiments import icl_regression_questions, recall_stream_questions
 from experiments.grid import best_rates
 from smalearn.course.ch07 import recall_questions
 from smalearn.course.ch11 import charlm_questions
-from smalearn.course.results import UNDECIDED, answer, reported
-from smalearn.data import recorded
+from smalearn.course.results import UNDECIDED, answer, changes, interval, reported
+from smalearn.data import nearest_neighbour, recorded
 
 CHAPTERS = Path(__file__).parents[2] / "chapters"
 LEARNED, ROPE, EQUAL = "learned positions, {}", "RoPE, {}", "equal parameters, {}"
@@ -114,6 +119,39 @@ def test_no_rate_is_at_the_edge_of_those_that_were_tried():
     assert set(best_rates(runs).values()) <= set(tried[1:-1])
 
 
+def test_where_most_rates_are_at_the_edge_the_chapter_says_so():
+    for name, chapter, cell, words in (
+        ("recall", "07", "recall-caption", "for {} of {} models at the lowest or highest of three rates"),
+        ("recall_stream", "09", "recall-after", "for {} of the {} models it chose the lowest or the highest"),
+    ):
+        runs = recorded(name)["runs"]
+        lowest, _, highest = sorted({run["lr"] for run in runs.values()})
+        best = list(best_rates(runs).values())
+        assert words.format(best.count(lowest) + best.count(highest), len(best)) in prose(chapter, cell)
+
+
+def test_one_rate_for_three_widths():
+    text, above = prose("appendix/A", "rates-after"), {}
+    for name, run in recorded("charlm_rates")["runs"].items():
+        above.setdefault(name.partition(", lr")[0], {})[run["lr"]] = run["loss"]
+    above = {name: {lr: loss - min(found.values()) for lr, loss in found.items()} for name, found in above.items()}
+    rates = above["D = 32, standard, full"]
+    new, old = (
+        {lr: max(found[lr] for name, found in above.items() if scheme in name) for lr in rates}
+        for scheme in ("width-stable", "standard")
+    )
+    assert f"one rate, $2^{{-6}}$, is at most {new[2**-6]:.3f} above" in text
+    assert f"the best single rate is at most {min(old.values()):.3f} above" in text
+    assert all(new[lr] < old[lr] for lr in (2**-7, 2**-6, 2**-5))
+    gaps = {name: found[2**-6] for name, found in above.items() if "width-stable" in name}
+    moved = [gap for name, gap in gaps.items() if "D = 64" not in name]
+    assert f"beats $2^{{-6}}$ by {min(moved):.4f} to {max(moved):.3f} at" in text
+    assert sum(gaps.values()) == sum(moved)
+    best = Counter(-math.log2(lr) for found in above.values() for lr, gap in found.items() if not gap)
+    assert best == {4: 1, 5: 3, 6: 4, 7: 4}
+    assert "from $2^{-5}$ (once $2^{-4}$) to $2^{-7}$" in text
+
+
 def listed(values):
     *most, last = (f"{value:.2f}" for value in values)
     return f"{', '.join(most)} and {last}"
@@ -174,6 +212,86 @@ def test_recall_in_texts_that_grow():
     for mixer, words in (("attention", "attention"), ("Mamba-2", "Mamba-2 and Mamba-3"), ("hybrid", "the hybrid")):
         assert f"{sizes[mixer]},000 ({words})" in prose("09", "recall").replace("000 parameters (", "000 (")
     assert f"{sizes['log-linear Mamba-2']},000 (log-linear Mamba-2)" in prose("09", "recall")
+    large, small = (
+        reported(recorded("charlm")["runs"])[EQUAL.format(name)][0] for name in ("log-linear Mamba-2", "Mamba-2")
+    )
+    assert f"with {100 * large['parameters'] / small['parameters'] - 100:.0f} % more parameters" in text
+
+
+SPHERE = "nearest, d = 16"
+
+
+def test_one_layer_on_the_sphere():
+    """At the one rate that all were given, as the chapter says each time."""
+    text, rank = prose("10", "depth"), prose("10", "sphere-after")
+    assert {setting["lr"] for name, setting in recorded("bottleneck")["settings"].items() if "lr" in setting} == {0.02}
+    models = ("1 × BTT 1", "4 × MLR 1|1|2", "4 × low rank 4", "8 × low rank 12", sphere.NARROW, sphere.WIDE)
+    error = {model: fmean(sphere.errors(SPHERE, model)) for model in models}
+    size = {model: sphere.runs(SPHERE, model)[0]["parameters"] for model in models}
+    assert f"a quarter of the parameters of eight narrow heads, ends at {error['1 × BTT 1']:.2f}" in text
+    assert round(size[sphere.NARROW] / size["1 × BTT 1"]) == 4
+    assert "half the error of four of low rank with as many parameters" in text
+    assert 0.45 < error["4 × MLR 1|1|2"] / error["4 × low rank 4"] < 0.55
+    assert size["4 × MLR 1|1|2"] == size["4 × low rank 4"]
+    assert f"six times the parameters of the full head, the error is still {error['8 × low rank 12']:.2f}" in rank
+    assert round(size["8 × low rank 12"] / size[sphere.WIDE]) == 6
+
+
+def test_from_step_200_on_one_train_and_one_head_of_levels_lead():
+    """Against each rival of the picture, at every budget that both have spent."""
+    assert "Large markers: step 200.* From there on the train and the levels, one head each" in prose(
+        "10", "sphere-rank-guess"
+    )
+    lines = {}
+    for model in ("1 × BTT 1", "1 × MLR 4|4|8", sphere.WIDE, sphere.TRAIN, sphere.NARROW):
+        found = sphere.runs(SPHERE, model)
+        lines[model] = [sphere.curve(one, one["macs"]) for one in found]
+    for leader in list(lines)[:2]:
+        begins = next(iter(sphere.runs(SPHERE, leader)))["macs"] * 3 * 256 * 200
+        for rival in list(lines)[2:]:
+            for (mine, my_errors), (theirs, their_errors) in product(lines[leader], lines[rival]):
+                spent = np.linspace(max(math.log(begins), theirs[0]), min(mine[-1], theirs[-1]), 200)
+                assert (np.interp(spent, mine, my_errors) < np.interp(spent, theirs, their_errors)).all()
+
+
+def test_eight_trains_and_one_full_head_at_equal_compute():
+    text = prose("appendix/A", "reported")
+    trains, full = (sphere.runs(SPHERE, model) for model in (sphere.TRAIN, sphere.WIDE))
+    spent = [math.log(3 * 256 * trains[0]["macs"] * 200), math.log(3 * 256 * full[0]["macs"] * 1500)]
+    at = [
+        [fmean(np.interp(x, *sphere.curve(one, one["macs"])) for one in model) for x in spent]
+        for model in (trains, full)
+    ]
+    assert f"both have an error of about {at[0][0]:.2f}" in text
+    assert round(at[0][0], 2) == round(at[1][0], 2)
+    assert f"when it ends, at {at[1][1]:.3f}, the trains are near {at[0][1]:.2f}." in text
+    assert f"They end at {fmean(one['error'] for one in trains):.3f}, after about three times its compute" in text
+    assert round(trains[0]["macs"] / full[0]["macs"]) == 3
+
+
+def test_a_head_that_compares_some_of_the_coordinates():
+    """The table of chapter 10, computed beforehand: the error at the best scale of those that were tried."""
+    names, values = (row.strip("| ").split(" | ") for row in prose("10", "confuse-added-after").splitlines()[-3::2])
+    queries, points, nearest = nearest_neighbour(40_000, 16, 16, seed=2)
+    wanted = points[torch.arange(len(points)), nearest]
+    for r, told in zip(map(int, names[1:]), map(float, values[1:]), strict=True):
+        scores = (points[..., :r] @ queries[:, :r, None])[..., 0]
+        found = [((beta * scores).softmax(-1)[:, None] @ points)[:, 0] - wanted for beta in (9, 12, 18, 27, 1e5)]
+        assert abs(min(one.square().sum(-1).mean().item() for one in found) - told) < 0.01
+
+
+def test_forecasts_over_all_columns():
+    text, record = prose("11", "series-after"), recorded("forecast")
+    found = {key: seeds for key, seeds in changes(record, "loss").items() if "hours" in key[0]}
+    means = sorted(-100 * fmean(seeds) for seeds in found.values())
+    assert f"better with every seed, by {means[0]:.1f} to {means[-1]:.1f} % on average" in text
+    assert max(map(max, found.values())) < 0
+    decided = sorted(high for _, high in map(interval, found.values()) if high < 0)
+    assert "of the two intervals that exclude 0 one does so by a hair" in text
+    assert len(decided) == 2
+    assert -1e-4 < decided[1] < 0
+    assert "all models have one learning rate" in text
+    assert len({setting["lr"] for name, setting in record["settings"].items() if "hours" in name}) == 1
 
 
 EPYC, XEON = "amd-epyc-avx512", "intel-xeon-avx512"
@@ -206,12 +324,15 @@ def test_sixteen_times_the_state():
 
 
 def test_what_levels_of_attention_save():
-    text, shares, loops = prose("11", "speed-loop-after"), {}, []
+    text, shares, loops, by_medians = prose("11", "speed-loop-after"), {}, [], []
     for cpu in (EPYC, XEON):
         for part in recorded("multilevel", cpu)["contests"]:
             found = part["speedups"]["scaled_dot_product_attention"]
             for name in ("8|8|8|8|8|8|8|8", "32|8|6|4|4|4|4|2"):
                 shares[cpu, part["sizes"]["backward"], part["sizes"]["length"], name[0]] = found[name]
+                if cpu == XEON and not part["sizes"]["backward"] and part["sizes"]["length"] >= 2048:
+                    times = medians(part)
+                    by_medians.append(times[name] / times["scaled_dot_product_attention"] - found[name])
             loops += [found["all levels in full"]] if cpu == XEON and "all levels in full" in found else []
     forward = {(cpu, T, name): share for (cpu, backward, T, name), share in shares.items() if not backward}
     late = {key: share for key, share in forward.items() if key[1] >= 2048}
@@ -221,7 +342,11 @@ def test_what_levels_of_attention_save():
     assert all(shares[cpu, True, T, "8"] < share for (cpu, T, name), share in forward.items() if name == "8")
     assert f"takes {min(loops):.0f} to {max(loops):.0f} times as long" in text
     assert "about 0.7 and 0.85" in text
-    assert "about 0.9 and 1.05" in text
+    assert "about 0.9 and 1.05 from $T = 2048$ on (by medians, up to 0.2 more)" in text
+    assert round(max(by_medians), 1) == 0.2
+    needs = recorded("multilevel", EPYC)["memory"][0]["bytes"]
+    peaks = (needs[name]["peak"] / 2**20 for name in ("8|8|8|8|8|8|8|8", "scaled_dot_product_attention"))
+    assert "need {:.0f} MiB, standard attention {:.0f}".format(*peaks) in text
 
 
 def test_fewer_multiply_adds_are_not_as_many_times_faster():
