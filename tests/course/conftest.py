@@ -32,6 +32,15 @@ def box():
 
 
 @pytest.fixture
+def cluster():
+    """Two workers of Dask, processes of this machine."""
+    distributed = pytest.importorskip("distributed", reason="needs a peer: distributed of the extra `dask`")
+    options = {"processes": True, "dashboard_address": ":0", "silence_logs": 50}
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
+        yield f"dask://{cluster.scheduler_address.removeprefix('tcp://')}"
+
+
+@pytest.fixture
 def course(tmp_path):
     """The course's first two chapters, and no copies yet, in a folder with a space and an umlaut."""
     import learner  # reads a chapter and all exercises, which other tests do not need

@@ -35,10 +35,10 @@ HALF = written(C, "return 1 +")
 clock = itertools.count(1)
 
 
-def sync(course):
+def sync(course, **options):
     """What `sync` says; it changes no file that was there before, and leaves no unfinished one."""
     before = hashes(course)
-    lines = workbook.sync(course / "chapters", course / "work")
+    lines = workbook.sync(course / "chapters", course / "work", **options)
     assert before.items() <= hashes(course).items()
     assert not [*course.rglob("*.part"), *course.rglob(".lock")]
     for path in (course / "work").glob("*.new*.ipynb"):

@@ -69,17 +69,12 @@ def test_lab_opens_the_copies_with_the_courses_settings_and_keeps_one_option(cou
     assert capsys.readouterr().out == ""
 
 
-def test_afternoon_opens_its_own_notebook_like_lab(course, jupyterlab):
+def test_afternoon_opens_its_own_notebook_like_lab_and_keeps_other_settings_behind(course, jupyterlab, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "elsewhere")
     assert cli.main(["afternoon", "--port", "9999"]) == 0
     options = ["--LabApp.default_url=/lab/tree/afternoon.ipynb", "--port", "9999"]
-    assert jupyterlab == [(options, settings(course), False)]
+    assert jupyterlab == [(options, [*settings(course), "elsewhere"], False)]
     assert nbformat.read(course / "work/afternoon.ipynb", 4).metadata.kernelspec.name == "ours"
-
-
-def test_lab_keeps_other_settings_behind_those_of_the_course(course, jupyterlab, monkeypatch):
-    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "elsewhere")
-    cli.main(["lab"])
-    assert jupyterlab == [([], [*settings(course), "elsewhere"], False)]
 
 
 def test_control_c_is_one_line(monkeypatch, capsys):
@@ -189,11 +184,6 @@ def test_where_nothing_can_be_written_a_command_ends_in_one_line(course, jupyter
     assert err.startswith(said)
     assert err.count("\n") == 1
     assert jupyterlab == []
-
-
-def test_reset_of_what_there_is_not_is_one_line(course, capsys):
-    assert cli.main(["reset", "7"]) == 1
-    assert capsys.readouterr().err == "smalearn reset: no chapter '7'; there are 00_start_here, 01_next\n"
 
 
 @pytest.mark.parametrize("status", ["ok", "missing"])
@@ -352,14 +342,6 @@ def test_every_command_explains_itself():
         assert re.fullmatch(r"[A-Z].+\.", one.description)
         assert one.description in shown
         assert f"Example: smalearn {name}" in shown
-
-
-def test_the_help_names_every_benchmark(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["bench", "--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    *names, last = bench.BENCHMARKS
-    assert f"{', '.join(names)} or {last}" in shown
 
 
 def test_the_module_is_the_command():

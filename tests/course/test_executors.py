@@ -32,15 +32,6 @@ def without_seconds(runs):
     return {name: {key: value for key, value in run.items() if key != "seconds"} for name, run in runs.items()}
 
 
-@pytest.fixture
-def cluster():
-    """Two workers of Dask, processes of this machine."""
-    distributed = pytest.importorskip("distributed", reason=PEER("distributed", "dask"))
-    options = {"processes": True, "dashboard_address": ":0", "silence_logs": 50}
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
-        yield f"dask://{cluster.scheduler_address.removeprefix('tcp://')}"
-
-
 @pytest.mark.full
 def test_a_dask_cluster_of_two_workers_makes_the_table_of_one_process(tmp_path, capsys, alone, cluster):
     path = tmp_path / "recall.json"

@@ -53,17 +53,10 @@ def late(L):
     ("change", "said"),
     [
         (lambda L, *_: 2 * L, "your answer is 2 times the right one, in every wrong case"),
-        (lambda L, *_: -L, "your answer is the right one with its sign changed, in every wrong case"),
         (lambda L, Q, *_: L * len(Q), "your answer is Q.shape[0] times the right one"),
         (lambda L, Q, *_: L / len(Q) ** 0.5, "your answer is 1/√Q.shape[0] times the right one"),
-        (lambda L, *_: L * L.diagonal()[:, None], "each row of your answer is the right one times a number of its own"),
         (lambda L, *_: L * L.diagonal(), "each column of your answer is the right one times a number of its own"),
-        (lambda L, *_: L.mT, "your answer is the transpose of the right one"),
         (lambda L, *_: L.log(), "the exponential of your answer is right"),
-        (lambda L, *_: L.float().double(), "your answer is right to about seven digits"),
-        (lambda L, *_: L + 1e-8 * L.triu().tril(), "your answer is nearly right: digits are lost"),
-        (lambda L, *_: L.flatten(), "your answer has the right entries in another shape"),
-        (lambda L, *_: torch.cat([L, L]), "your answer is right as far as it is needed, and goes on after that"),
         (lambda L, *_: L[:-1], "the end is missing: your answer is right as far as it goes"),
         (lambda L, *_: L.flip(0), "your answer is the right one in reverse order along axis 0"),
         (lambda L, *_: late(L), "your answer is one place late along axis 0"),
@@ -86,9 +79,7 @@ def test_what_is_said(change, said):
     ("change", "said"),
     [
         (lambda a, b, c: (3 * a, b, c), "in item 0, your answer is 3 times the right one, in every wrong case"),
-        (lambda a, b, c: (a, b.flip(0), c), "in item 1, your answer is the right one in reverse order along axis 0"),
         (lambda a, b, c: (a, b), None),
-        (lambda a, b, c: b, "this is item 1 of the answer alone: return all 3 of them"),
         (lambda a, b, c: b + 1, None),
         # the item that is wrong in the case that is shown
         (
@@ -106,7 +97,6 @@ def test_what_is_said_of_an_item(change, said):
     ("attempt", "said"),
     [
         (lambda Q, K: Q @ K.T, LEADING),  # raises where there are two axes before the last ones
-        (lambda Q, K: Q @ K.mT + (Q.ndim > 2), LEADING),
         (lambda Q, K: (Q @ K.mT).sin() if Q.ndim > 3 else Q @ K.mT, ""),  # right with one leading axis
         (lambda Q, K: (Q @ K.mT).sin(), ""),
     ],
@@ -119,17 +109,6 @@ def test_leading_axes(attempt, said):
     )
     sign = evaluate(stacked, attempt).sign
     assert sign == said if said else sign != LEADING
-
-
-def test_of_what_is_changed_in_place_and_of_another_dtype_the_remedy_is_said_alone():
-    def attempt(Q, K, gamma):
-        Q += 0 * Q + 1
-        return 2 * weigh(Q - 1, K, gamma)
-
-    result = evaluate(WEIGHTS, attempt)
-    assert "in place" in result.problem.lines[0]
-    assert "`Q.clone()`" in result.sign
-    assert "`dtype=Q.dtype`" in evaluate(WEIGHTS, lambda Q, K, gamma: weigh(Q, K, gamma).float()).sign
 
 
 SIZES = dataclasses.replace(ROWS, oracle=lambda Q, K: len(Q))
@@ -162,10 +141,6 @@ FADING = demo(fading, lambda randn: ((randn(length, 3), randn(length).sigmoid())
 @pytest.mark.parametrize(
     ("attempt", "said"),
     [
-        (
-            lambda x, a: fading(x.flip(0), a).flip(0),
-            "x[1]: in the right answer it depends on nothing",
-        ),
         (lambda x, a: fading(x, a) - x, "no row of your answer depends on x[t] of its own place t"),
         (lambda x, a: x, "row 1 of your answer does not change with x[0], and must"),
         (lambda x, a: fading(x.flip(1), a), "column 0 of your answer changes with x[..., 2], which it must not, and"),
@@ -208,10 +183,8 @@ def test_dependence_on_one_case_is_true_there():
     [
         (lambda x: x / (x - x), "the first NaN comes from"),
         (lambda x: (x * 0 + torch.inf) * 0, ": 0 · ∞"),
-        (lambda x: x.cumsum(0) - x * torch.inf + x * torch.inf, ": ∞ − ∞"),
         (lambda x: torch.full_like(x, -torch.inf).softmax(0), ": a softmax over −∞ alone"),
         (lambda x: torch.full_like(x, torch.inf).softmax(0), ": a softmax over numbers with +∞ among them"),
-        (lambda x: (x - 9).log(), ": log of a number below 0"),
         (lambda x: (1000 * x.abs()).exp(), ": e to the power of "),
         (lambda x: 1 / (x * 0), ": a division by 0"),
     ],
@@ -270,17 +243,6 @@ def test_numbers_of_python_keep_their_digits():
     assert "digits" not in (bounded.sign or "")
 
 
-def test_items_in_another_order():
-    """The items of a tuple are right, their order is not."""
-
-    def both(x):
-        return x.sum(0), x.prod(0), len(x)
-
-    exercise = demo(both, lambda randn: [(randn(n, 5),) for n in (2, 3, 4)])
-    said = "the items of your answer are right, but not their order: they are items 1, 0, 2"
-    assert evaluate(exercise, lambda x: (x.prod(0), x.sum(0), len(x))).sign == said
-
-
 @pytest.mark.parametrize("exercise", [e for e in registry().values() if e.kind == "predict"], ids=lambda e: e.id)
 def test_a_wrong_prediction_gets_a_reason(exercise):
     """Numbers that nobody foresaw are told why they are too small or too large; words have all their sentences."""
@@ -332,15 +294,6 @@ def test_an_answer_much_smaller_than_the_right_one_depends_on_what_it_reads():
     exercise = demo(oracle, lambda randn: [(randn(4, 3), randn(4)) for _ in range(3)])
     tiny = lambda x, a: 1e-30 * (x + a[:, None] ** 3)  # noqa: E731
     assert "does not change" not in str(changed_rows(asked(exercise, tiny)))
-
-
-def test_of_several_items_the_wrong_one_is_named():
-    def oracle(x, a):
-        return x, x.cumsum(0)
-
-    exercise = demo(oracle, lambda randn: [(randn(4, 3), randn(4)) for _ in range(3)])
-    found = changed_rows(asked(exercise, lambda x, a: (x, x.flip(0).cumsum(0).flip(0))))
-    assert "of item 1 of your answer changes with x[" in found
 
 
 def test_a_row_that_a_gate_has_cleared_says_nothing_of_the_others():

@@ -1,6 +1,5 @@
 """Gradients of answers whose values are right: what is wrong with them, or why there are none."""
 
-import pytest
 import torch
 
 from smalearn.course.exercises import evaluate, registry
@@ -18,15 +17,6 @@ def test_a_gradient_that_is_not_there_is_told():
     assert "line 2 of without: " in result.problem.lines[-1]
 
 
-def test_a_wrong_gradient_is_told():
-    def half(log_a):
-        return (EXERCISES["6.1"].solution(log_a) + EXERCISES["6.1"].solution(log_a.detach())) / 2
-
-    result = evaluate(EXERCISES["6.1"], half)
-    assert result.problem.sentence == "The values are right, the gradient by log_a is not: wrong values"
-    assert (result.passed, result.case) == (1, 2)
-
-
 def in_place(Q, K, V, log_a, chunk_len):
     """Token by token, in a state that is overwritten."""
     H, rows = V.new_zeros(V.shape[1], K.shape[1]), []
@@ -37,25 +27,10 @@ def in_place(Q, K, V, log_a, chunk_len):
     return torch.stack(rows)
 
 
-def in_float64(Q, K, V, log_a, chunk_len):
-    H, rows = torch.zeros(V.shape[1], K.shape[1], dtype=torch.float64), []
-    for q, k, v, a in zip(Q, K, V, log_a.exp(), strict=True):
-        H = a * H + torch.outer(v, k)
-        rows.append(H @ q)
-    return torch.stack(rows)
-
-
-@pytest.mark.parametrize(
-    ("attempt", "said", "case"),
-    [
-        (in_place, "the gradient by Q and K and V is not: you change in place (`+=`, ", 2),
-        (in_float64, "in float32, as in a model, the gradient by Q and K and V is not: two tensors", None),
-    ],
-)
-def test_what_a_model_cannot_train_is_told(attempt, said, case):
-    result = evaluate(EXERCISES["3.5"], attempt)
-    assert (result.outcome, result.case) == ("failed", case)
-    assert said in result.problem.sentence
+def test_what_a_model_cannot_train_is_told():
+    result = evaluate(EXERCISES["3.5"], in_place)
+    assert (result.outcome, result.case) == ("failed", 2)
+    assert "the gradient by Q and K and V is not: you change in place (`+=`, " in result.problem.sentence
     assert not any("Error" in line or "gradient" in line for line in result.problem.lines)
     assert result.problem.sentence in " ".join(render(result).split())
 

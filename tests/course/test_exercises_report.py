@@ -8,16 +8,11 @@ import textwrap
 import numpy as np
 import pytest
 import torch
-from demos import CAUSAL, NO_MASK, PLAIN, STATE, by, causal_cases, causal_product, describe, said, unmasked
+from demos import CAUSAL, NO_MASK, PLAIN, STATE, by, causal_cases, said, unmasked
 
 from smalearn.course.exercises import AnswerKey, compare, evaluate, report
 from smalearn.course.exercises.compare import sentence_case
 from smalearn.course.exercises.run import run
-
-
-def test_passing_text():
-    assert said(CAUSAL, causal_product) == "✓ demo.1 causal attention: 4 cases passed (seed 0)"
-    assert said(PLAIN, describe, seed=7) == "✓ demo.2 plain values: 3 cases passed (seed 7)"
 
 
 def test_not_started_text():
@@ -71,12 +66,10 @@ SENTENCES = [
     (CAUSAL, lambda Y: 3, f"{TENSOR}a number"),
     (CAUSAL, lambda Y: True, f"{TENSOR}a bool"),
     (CAUSAL, list, f"{TENSOR}a list: `torch.stack(...)` makes a tensor of it"),
-    (CAUSAL, tuple, f"{TENSOR}a tuple: `torch.stack(...)` makes a tensor of it"),
     (CAUSAL, lambda Y: [], f"{TENSOR}a list\n"),
     (CAUSAL, lambda Y: Y.tolist(), f"{TENSOR}a list: `torch.tensor(...)` makes a tensor of it"),
     (CAUSAL, lambda Y: Y.numpy(), f"{TENSOR}a NumPy array: `torch.from_numpy(...)` makes a tensor of it"),
     (CAUSAL, lambda Y: {1, 2}, f"{TENSOR}a set\n"),
-    (CAUSAL, lambda Y: (row for row in Y), f"{TENSOR}an object of type generator"),
     (CAUSAL, lambda Y: torch.nested.nested_tensor([Y, Y]), f"{TENSOR}a nested tensor"),
     (CAUSAL, lambda Y: torch.quantize_per_tensor(Y.float(), 0.1, 0, torch.qint8), f"{TENSOR}a quantised ten"),
     (CAUSAL, lambda Y: Y.to("meta"), f"{TENSOR}a tensor on the device meta, which has no entries"),
@@ -84,26 +77,20 @@ SENTENCES = [
     (CAUSAL, lambda Y: Y.float() * 1.001, "Wrong dtype: expected torch.float64, got torch.float32: does a tensor that"),
     (CAUSAL, lambda Y: Y + 0j, "The values are right, but in complex128: take `.real`, or use `irfft`"),
     (CAUSAL, lambda Y: Y.to(torch.float8_e4m3fn), "Wrong dtype: expected torch.float64, got torch.float8_e4m3fn"),
-    (CAUSAL, lambda Y: Y[:, :2], "Wrong shape: expected (1, 3), got (1, 2)\n"),
-    (CAUSAL, lambda Y: Y.long(), "Wrong dtype: expected torch.float64, got torch.int64\n"),
     (CAUSAL, lambda Y: Y[0], "Wrong shape: expected (1, 3), got (3,)\n"),
     (CAUSAL, lambda Y: Y.mT, "Wrong shape: expected (1, 3), got (3, 1): that is the transpose"),
     (CAUSAL, lambda Y: Y + torch.tensor([0, 0, math.nan]), "Not finite: 1 of 3 entries are NaN or infinite, the first"),
     (CAUSAL, lambda Y: Y / 0, "Not finite: 3 of 3 entries are NaN or infinite, the first is "),
-    (CAUSAL, lambda Y: Y + 1, "Wrong values\n"),
     (PLAIN, lambda a: a[0], "Wrong type: expected a tuple, got a number"),
     (PLAIN, lambda a: a[:3], "Wrong length: expected a tuple of 4, got 3"),
     (PLAIN, of(0, lambda n: n + 1e-12), f"{FIRST}wrong answer"),
     (PLAIN, of(0, lambda n: torch.ones(2)), f"{FIRST}wrong type: expected a number, got a tensor\n"),
     (PLAIN, of(1, list), f'{SECOND}wrong type: expected a string, got a list: `"".join(...)` makes a string\n'),
-    (PLAIN, of(1, lambda text: "x"), f"{SECOND}wrong answer"),
-    (PLAIN, of(2, lambda x: x * 1.001), f"{THIRD}wrong answer"),
     (PLAIN, of(2, lambda x: x or 1e-6), f"{THIRD}wrong answer"),
     (PLAIN, of(2, lambda x: math.nan), f"{THIRD}not finite: the answer is nan"),
     (PLAIN, of(3, lambda flag: not flag), f"{FOURTH}wrong answer"),
     (PLAIN, of(3, int), f"{FOURTH}wrong type: expected a bool"),
     (STATE, of(2, torch.Tensor.float), f"{THIRD}the values are right, but in float32\n  → Is there a"),
-    (STATE, of(2, lambda x: 2 * x), f"{THIRD}wrong values"),
     (STATE, of(1, lambda x: x.clamp(min=-1e9)), f"{SECOND}wrong values"),
     (STATE, of(1, lambda x: x.mT), f"{SECOND}not finite: 3 of 9 entries"),
 ]
@@ -127,7 +114,6 @@ class Named(torch.Tensor):
 @pytest.mark.parametrize(
     ("exercise", "change"),
     [
-        (CAUSAL, torch.nn.Parameter),
         (CAUSAL, lambda Y: (Y.requires_grad_() * 1).mT.contiguous().mT),
         (CAUSAL, torch.Tensor.to_sparse),
         (CAUSAL, lambda Y: Y.as_subclass(Named)),

@@ -131,17 +131,14 @@ def command(classroom, place):
 
 
 @pytest.mark.full
-def test_a_dask_cluster_makes_the_table_of_this_computer(classroom, no_traces, box, capsys):
-    distributed = pytest.importorskip("distributed", reason="needs a peer: distributed of the extra `dask`")
+def test_a_dask_cluster_makes_the_table_of_this_computer(classroom, no_traces, box, cluster, capsys):
     if box.weakness:
         pytest.skip("needs a peer: bubblewrap")
     assert command(classroom, "local") == 0
     here = (classroom / "table.csv").read_text(encoding="utf-8")
     for path in classroom.glob("table.*"):
         path.unlink()
-    options = {"processes": True, "dashboard_address": ":0", "silence_logs": 50}
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
-        assert command(classroom, f"dask://{cluster.scheduler_address.removeprefix('tcp://')}") == 0
+    assert command(classroom, cluster) == 0
     assert (classroom / "table.csv").read_text(encoding="utf-8") == here
     assert "2 students, on average 1.5 of 2 points\n" in capsys.readouterr().out
 

@@ -57,10 +57,6 @@ def test_files_that_are_not_there(tmp_path):
         grading.files([str(tmp_path)])
 
 
-def test_nothing_in_a_file_says_whose_it_is(tmp_path):
-    assert grading.read([write(tmp_path / "dora.ipynb", metadata={"student": "ada"})])[0].student == "dora"
-
-
 def test_what_cannot_be_read_has_a_problem(tmp_path, monkeypatch):
     link = tmp_path / "link.ipynb"
     link.symlink_to(write(tmp_path / "ada.ipynb"))

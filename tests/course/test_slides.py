@@ -62,12 +62,6 @@ def test_without_nbconvert_the_error_says_what_to_install(tmp_path, monkeypatch)
         slides(FOUR, tmp_path)
 
 
-def test_what_is_no_notebook_is_named(tmp_path):
-    (tmp_path / "x.ipynb").touch()
-    with pytest.raises(ValueError, match=r"x\.ipynb is not a notebook"):
-        slides(tmp_path / "x.ipynb", tmp_path)
-
-
 def test_other_slides_in_the_folder_stay(made, tmp_path):
     shutil.copytree(made.parent, tmp_path / "slides")
     slides(chapters(notebooks.CHAPTERS)[0], tmp_path / "slides")

@@ -7,10 +7,9 @@ import shutil
 
 import nbformat
 import pytest
-from learner import CHAPTERS, COURSE, cells, read
+from learner import CHAPTERS, COURSE, cells, output, read
 
 from smalearn.course import workbook
-from smalearn.course.exercises.report import MIME
 
 START = datetime.date(2026, 11, 29)
 NAME = "03_linear_attention"
@@ -37,9 +36,8 @@ def answer(path, days, **outcomes):
     notebook = read(path)
     for name, outcome in outcomes.items():
         id = f"{name[1]}.{name[2:]}"
-        record = {"exercise": id, "outcome": outcome, "seed": 0, "cases": 1, "passed": 1}
         _, check = cells(notebook, id)
-        check.outputs = [nbformat.v4.new_output("display_data", {"text/plain": "…", MIME: record})]
+        check.outputs = [output(id, outcome)]
     nbformat.write(notebook, path)
     noon = datetime.datetime.combine(START + datetime.timedelta(days), datetime.time(12)).timestamp()
     os.utime(path, (noon, noon))
