@@ -13,6 +13,7 @@ from pathlib import Path
 from smalearn.course.exercises import Exercise, registry
 from smalearn.course.exercises.library import names_in
 from smalearn.course.grading.gradebook import PARTIAL
+from smalearn.course.grading.sandbox import defined
 from smalearn.course.workbook import notebook as notebooks
 
 __all__ = ["chapters", "export"]
@@ -67,14 +68,15 @@ def _assignment(notebook: notebooks.Notebook, weights: Mapping[str, float]) -> n
     """Give the cells of a notebook's exercises nbgrader's form."""
     course, cells, notebook = registry(), [], notebooks.blank(notebook)
     exercises = {id: group for id, group in notebooks.exercises(notebook).items() if id in course}
-    setup = [cell for cell in notebook["cells"] if "setup" in cell["metadata"].get("tags", [])]
-    defined = set().union(*map(_names, setup), (course[id].solution.__name__ for id in exercises))
+    setup = [cell["source"] for cell in notebook["cells"] if "setup" in cell["metadata"].get("tags", [])]
+    known = {name for source in setup for node in ast.parse(source).body for name in defined(node)}
+    known.update(course[id].solution.__name__ for id in exercises)
     for cell in notebook["cells"]:
         id = cell["metadata"].get("exercise")
         if id in exercises:
             first = cell["source"] == exercises[id][0]["source"]
             cell = (
-                _stub(cell, course[id], defined)
+                _stub(cell, course[id], known)
                 if first
                 else _check(cell, course[id], weights.get(id, 0 if course[id].opener else 1))
             )
@@ -82,9 +84,9 @@ def _assignment(notebook: notebooks.Notebook, weights: Mapping[str, float]) -> n
     return notebook | {"cells": cells}
 
 
-def _stub(cell: dict, exercise: Exercise, defined: set[str]) -> dict:
+def _stub(cell: dict, exercise: Exercise, known: set[str]) -> dict:
     """Make the cell that a student fills in, solved."""
-    return _cell(cell, f"exercise-{exercise.id}", _solved(cell["source"], exercise, defined), solution=True)
+    return _cell(cell, f"exercise-{exercise.id}", _solved(cell["source"], exercise, known), solution=True)
 
 
 def _check(cell: dict, exercise: Exercise, points: float) -> dict:
@@ -100,37 +102,26 @@ def _cell(cell: dict, name: str, source: str, **kind: float) -> dict:
     return cell | {"source": source, "metadata": cell["metadata"] | {"nbgrader": details}}
 
 
-def _names(cell: dict) -> set[str]:
-    """Collect the names that a cell imports or assigns at its top level."""
-    names = set()
-    for node in ast.parse(cell["source"]).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.Assign):
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return names
-
-
-def _solved(stub: str, exercise: Exercise, defined: set[str]) -> str:
+def _solved(stub: str, exercise: Exercise, known: set[str]) -> str:
     """Put our solution, marked, into a stub, with imports of the names that the notebook does not have."""
     function = ast.parse(stub).body[-1]
     head = stub.splitlines()[: function.body[-1].lineno - 1]  # its comments, too
     if len(ast.parse(exercise.code).body) > 1:  # kernels, and the function that launches them: they come after the stub
-        whole = [*_imports(exercise.solution, defined), *exercise.code.splitlines()]
+        whole = [*_imports(exercise.solution, known), *exercise.code.splitlines()]
         return "\n".join([*head, "    ### BEGIN SOLUTION", "    pass", "", "", *whole, "    ### END SOLUTION"])
     docstring = ast.parse(exercise.code).body[0].body[0]
     body = textwrap.dedent("\n".join(exercise.code.splitlines()[docstring.end_lineno :]))
-    lines = ["### BEGIN SOLUTION", *_imports(exercise.solution, defined), *body.splitlines(), "### END SOLUTION"]
+    lines = ["### BEGIN SOLUTION", *_imports(exercise.solution, known), *body.splitlines(), "### END SOLUTION"]
     return "\n".join([*head, *(f"    {line}".rstrip() for line in lines)])
 
 
-def _imports(solution: types.FunctionType, defined: set[str]) -> list[str]:
+def _imports(solution: types.FunctionType, known: set[str]) -> list[str]:
     """Write the imports that a solution needs where only these names are defined."""
     function = inspect.unwrap(solution)
     lines = []
     for name in dict.fromkeys(names_in(function.__code__)):
         value = function.__globals__.get(name)
-        if name in defined or name not in function.__globals__:
+        if name in known or name not in function.__globals__:
             continue
         if isinstance(value, types.ModuleType):
             lines.append(f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}")

@@ -20,7 +20,7 @@ from pathlib import Path
 import smalearn
 from smalearn.data.included import ASSETS
 
-__all__ = ["LONGEST", "PATIENCE", "Sandbox", "last_words", "opened", "reduced", "without_solutions"]
+__all__ = ["LONGEST", "PATIENCE", "Sandbox", "defined", "last_words", "opened", "reduced", "without_solutions"]
 
 PACKAGE = Path(smalearn.__file__).parent
 DISK = 64 * 2**20  # bytes of all that a submission writes
@@ -97,7 +97,7 @@ def _compiled_solutions(folder, names):
 def reduced(source: str) -> str:
     """Keep of a module what its `__all__` names, with what that needs; nothing where there is no `__all__`."""
     body = ast.parse(source).body
-    nodes = {name: node for node in body for name in _defined(node)}
+    nodes = {name: node for node in body for name in defined(node)}
     kept, asked = set(), ["__all__"] if "__all__" in nodes else []
     asked += ast.literal_eval(nodes["__all__"].value) if asked else []
     while asked:
@@ -108,7 +108,7 @@ def reduced(source: str) -> str:
     return "\n\n".join(ast.unparse(node) for node in body if node in kept)
 
 
-def _defined(node: ast.stmt) -> list[str]:
+def defined(node: ast.stmt) -> list[str]:
     """Names that a statement of a module defines."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
