@@ -168,6 +168,10 @@ def test_what_a_state_recalls():
     assert "recalls all, with every seed, and Mamba-2 a third of them at most" in text
     lead = recall("8 pairs, linear attention, N = 4", "8 pairs, Mamba-2, N = 4")
     assert f"{lead.mean:.2f} above that of Mamba-2 on 8 pairs ({lead.ends[0]:.2f} to {lead.ends[1]:.2f})" in text
+    assert "Twelve comparisons were planned; corrected for that, neither interval would survive" in text
+    assert len(recall_questions.QUESTIONS) == 12
+    wider = 5.885 / 2.776  # Student's t of four degrees of freedom at 1 - 0.025 / 12, and at 1 - 0.025
+    assert all(one.mean < wider * (one.mean - one.ends[0]) for one in (more, lead))
 
 
 def test_what_a_part_recalls():
@@ -193,6 +197,8 @@ def test_recall_in_texts_that_grow():
     assert f"a difference of at least {recall_stream_questions.MARGIN}" in text
     assert "Twelve comparisons" in text
     assert len(found) == 12
+    assert {setting["steps"] for setting in recorded("recall_stream")["settings"].values()} == {800}
+    assert "Each model trained for 800 steps" in text
     for mixer in ("log-linear Mamba-2", "Mamba-2"):
         assert ", ".join(f"{mean[T, mixer]:.2f}" for T in (64, 128, 256)) in text
     assert all(mean[T, "Mamba-2"] < mean[T, "log-linear Mamba-2"] < mean[T, "attention"] for T in (64, 128, 256))
