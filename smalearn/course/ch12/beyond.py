@@ -122,14 +122,11 @@ def inverse_kernel(a, t, size: tl.constexpr):
     tl.store(t + square, T)
 
 
-def _powers(A):
-    """By powers of −A: the product of I + P with P = −A, A², A⁴ and so on."""
-    one, P = torch.eye(A.shape[-1]), -A
-    T = one + P
-    for _ in range(6):
-        P = P @ P
-        T = T + P @ T
-    return T
+def _powers(product):
+    """The edit that multiplies by I + A², I + A⁴ and so on: all lose their digits, each in its own way."""
+    start = "T = tl.where(i == j, 1.0, 0.0) → P, one = A, tl.where(i == j, 1.0, 0.0)\n    T = one - A"
+    turn = f'P = tl.dot(P, P, input_precision="ieee")\n        T = {product}, input_precision="ieee")'
+    return f'{start} ; T -= tl.dot(tl.dot(T, D, input_precision="ieee"), T, input_precision="ieee") → {turn}'
 
 
 def _triangles(randn):
@@ -156,7 +153,11 @@ exercise(
     ),
     oracle=lambda A: torch.linalg.inv(torch.eye(A.shape[-1]).double() + A.double()).float(),
     wrong={
-        "powers of A lose all digits where keys are alike: join the inverses of blocks": _powers,
+        "powers of A lose all digits where keys are alike: join the inverses of blocks": _powers("T + tl.dot(T, P"),
+        "powers of A pass 10^17 where keys are alike, and no digit is left: join the inverses of blocks": _powers(
+            "tl.dot(T, one + P"
+        ),
+        "where keys are alike powers of A lose all digits: join the inverses of blocks": _powers("T + tl.dot(P, T"),
         "blocks of two tokens are joined, and no larger ones: w doubles up to c": "while w < size → while w < 2",
         "the last level is missing: blocks of c/2 are joined, too": "while w < size → while w < size // 2",
         "this is the inverse of I − A: the corner of that of I + A is −Z' D X'": "T -= → T +=",

@@ -15,7 +15,8 @@ def one_chunk(H, X, B, C, log2_a):
     masked but L. Products of matrices are by `tl.dot`.
 
     Hint: −∞ minus −∞ is no number. A decay below 2^−160 is 0 in float32, so cut it off there, before you add up:
-    `a = tl.where(a < -160.0, -160.0, a)`. Then `s, last = tl.cumsum(a), tl.sum(a)`.
+    `a = tl.where(a < -160.0, -160.0, a)`. The last entry of `s = tl.cumsum(a)` is what is left of it by a mask,
+    `last = tl.sum(tl.where(i == chunk_len - 1, s, 0.0))`; `tl.sum(a)` is rounded in another way, and `last - s` shows.
 
     Hint: Y = 2^s ∘ (C H) + (L ∘ C Bᵀ) X with L[i, j] = 2^(s[i] − s[j]) for j ≤ i, else 0. Mask the exponent, not the
     power: `tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf"))`, then `tl.exp2`.
@@ -40,7 +41,8 @@ def chunk_kernel(h, x, b, c, log2_a, y, after, chunk_len: tl.constexpr, N: tl.co
     B, C = tl.load(b + i[:, None] * N + n[None, :]), tl.load(c + i[:, None] * N + n[None, :])
     a = tl.load(log2_a + i)
     a = tl.where(a < -160.0, -160.0, a)
-    s, last = tl.cumsum(a), tl.sum(a)
+    s = tl.cumsum(a)
+    last = tl.sum(tl.where(i == chunk_len - 1, s, 0.0))
     L = tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf")))
     M = tl.dot(C, tl.trans(B), input_precision="ieee") * L
     Y = tl.dot(C, H, input_precision="ieee") * tl.exp2(s)[:, None]
@@ -84,8 +86,11 @@ def _chunk_cases(randn):
 
 SLIPS = {
     "you cut off running sums: cut every single log decay, before you add them up": (
-        "s, last = tl.cumsum(a), tl.sum(a) → s, last = (tl.maximum(x, -160.0) for x in (tl.cumsum(a), tl.sum(a))) ; "
-        "a = tl.where(a < -160.0, -160.0, a) → pass"
+        "tl.cumsum(a) → tl.maximum(tl.cumsum(a), -160.0) ; tl.where(a < -160.0, -160.0, a) → a"
+    ),
+    "running sums are cut off and their total is not: cut every single log decay, before you add them up": (
+        "tl.cumsum(a) → tl.maximum(tl.cumsum(a), -160.0) ; tl.where(a < -160.0, -160.0, a) → a ; "
+        "tl.where(i == chunk_len - 1, s, 0.0) → a"
     ),
     "a reset of −10^30 leaves running sums no digits for other decays: cut off at −160": "-160.0 → -1e30",
     "−∞ minus −∞ is no number: "

@@ -14,8 +14,8 @@ from smalearn.fast.jit import triton
 def chunked_ssd(X, log2_a, B, C, initial, borders, chunk_len, tile):
     """Y (T, heads, P) and the last states, like initial, by programs for `tile` columns of P of a head of a sequence.
 
-    X is (T, heads, P), log2_a (T, heads), B and C (T, groups, N): heads in a row share a group. The rows of X, B and C
-    have the strides that they have, their last axis 1; all else is contiguous. Sequence k has the tokens borders[k] to
+    X is (T, heads, P), log2_a (T, heads), B and C (T, groups, N): neighbours share a group. X, B and C come with
+    any `stride(0)`; within a row, and in every other tensor, all is contiguous. Sequence k has the tokens borders[k] to
     borders[k + 1] − 1, maybe none, and its first states in initial (sequences, heads, N, P).
 
     Hint: The grid is `(P // tile, heads, len(initial))`. A program finds its columns, its head and its sequence by
@@ -60,7 +60,8 @@ def ssd_kernel(
         C = tl.load(c + rows[:, None] * c_row + n[None, :], mask=inside[:, None], other=0.0)
         a = tl.load(log2_a + rows * heads + head, mask=inside, other=0.0)
         a = tl.where(a < -160.0, -160.0, a)
-        s, last = tl.cumsum(a), tl.sum(a)
+        s = tl.cumsum(a)
+        last = tl.sum(tl.where(i == chunk_len - 1, s, 0.0))
         L = tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf")))
         M = tl.dot(C, tl.trans(B), input_precision="ieee") * L
         Y = tl.dot(C, H.to(C.dtype), input_precision="ieee") * tl.exp2(s)[:, None]
@@ -131,6 +132,12 @@ exercise(
     | {
         "you take the rows of X, B and C to follow one another: here they are slices of one matrix, as their strides "
         "say": "*X.stride()[:2], *B.stride()[:2], *C.stride()[:2] → heads * P, P, groups * N, N, groups * N, N",
+        "you take the rows of X to follow one another: from row to row it is `X.stride(0)`": (
+            "*X.stride()[:2] → heads * P, P"
+        ),
+        "you take the rows of B and C to follow one another: from row to row it is their `stride(0)`": (
+            "*B.stride()[:2], *C.stride()[:2] → groups * N, N, groups * N, N"
+        ),
         "all heads read the first group's B and C: "
         "that of a head is `head // per_group`": "head // per_group * → 0 * head *",
         "heads take turns with the groups in your answer: those of one group are "
@@ -146,7 +153,7 @@ exercise(
             lambda first, chunk_len: 0
         ),
         "every chunk starts from the first state: "
-        "H is not carried from chunk to chunk": "s, last = → H = tl.load(initial + state)\n        s, last =",
+        "H is not carried from chunk to chunk": "s = tl.cumsum → H = tl.load(initial + state)\n        s = tl.cumsum",
         "H is carried on before the chunk has read it, so that its own tokens count twice: first read, then carry": (
             "H.to(C.dtype) → "
             "(H * tl.exp2(last) + tl.dot(tl.trans(B), X * tl.exp2(last - s)[:, None], input_precision='ieee'))"
@@ -154,6 +161,8 @@ exercise(
         "the state is rounded to a half after each chunk: keep it in float32": (
             'fX, input_precision="ieee") → fX, input_precision="ieee")\n        H = H.to(tl.float16).to(tl.float32)'
         ),
+        "past the last token every log decay is 1, and what is there grows: "
+        "the logarithm of 1 is `other=0.0`": "inside, other=0.0 → inside, other=1.0",
         "past the last token decays are not 1, and the last state forgets everything: "
         "the logarithm of 1 is `other=0.0`": "inside, other=0.0 → inside, other=float('-inf')",
         "an empty sequence has no last states: they are its first ones, which must be stored all the same": (

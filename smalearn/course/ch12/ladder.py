@@ -145,6 +145,8 @@ exercise(
         "you take x row after row: where its rows and columns lie, its strides say": "* down → * n ; * across → ",
         "`torch.empty_like` takes over the strides of x too: "
         "where rows lie one after the other, `torch.empty(m, n)`": "torch.empty(m, n) → torch.empty_like(x)",
+        "you store y with the strides of x: in a copy rows follow one another, entry (row, column) is at row · n + "
+        "column": "rows[:, None] * n + columns[None, :], X → rows[:, None] * down + columns[None, :] * across, X",
         "the axes of the grid are exchanged: program_id(0) counts tiles along the "
         "grid's first number": "(triton.cdiv(m, 16), triton.cdiv(n, 16)) → (triton.cdiv(n, 16), triton.cdiv(m, 16))",
         "both axes of the grid count tiles of rows: "

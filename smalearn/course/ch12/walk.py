@@ -44,7 +44,8 @@ def walk_kernel(x, log2_a, b, c, y, initial, final, length, chunk_len: tl.conste
         C = tl.load(c + narrow, mask=inside[:, None], other=0.0)
         a = tl.load(log2_a + start + i, mask=inside, other=0.0)
         a = tl.where(a < -160.0, -160.0, a)
-        s, last = tl.cumsum(a), tl.sum(a)
+        s = tl.cumsum(a)
+        last = tl.sum(tl.where(i == chunk_len - 1, s, 0.0))
         L = tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf")))
         M = tl.dot(C, tl.trans(B), input_precision="ieee") * L
         Y = tl.dot(C, H, input_precision="ieee") * tl.exp2(s)[:, None]
@@ -91,7 +92,7 @@ exercise(
     wrong=SLIPS
     | {
         "every chunk starts from the first state: "
-        "H is not carried from chunk to chunk": "s, last = → H = tl.load(initial + state)\n        s, last =",
+        "H is not carried from chunk to chunk": "s = tl.cumsum → H = tl.load(initial + state)\n        s = tl.cumsum",
         "H stays what it was at the start: after a chunk has read it, it becomes the next chunk's": "H = H * → E = H *",
         "H is carried on before the chunk has read it, so that its own tokens count twice: first read, then carry": (
             "dot(C, H → "
@@ -106,6 +107,8 @@ exercise(
         "`range(0, length, chunk_len)`, with masks": "(0, length, → (0, length - chunk_len + 1,",
         "past the last token decays are not 1, and the last state forgets everything: "
         "the logarithm of 1 is `other=0.0`": "inside, other=0.0 → inside, other=float('-inf')",
+        "past the last token every log decay is 1, and what is there grows: "
+        "the logarithm of 1 is `other=0.0`": "inside, other=0.0 → inside, other=1.0",
         "past the last token every log decay is −1: "
         "what is not there must decay nothing, `other=0.0`": "inside, other=0.0 → inside, other=-1.0",
         "your states lie in memory as (P, N): "
