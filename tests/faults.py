@@ -138,19 +138,27 @@ def places(fault: dict, root: Path) -> list[tuple[Path, int]]:
 
 
 def concerned(path: Path, root: Path, function: str) -> list[str]:
-    """List test files: those that know a function or import its module, or else those of its room or of its users."""
+    """List test files: those that know a function or import its module, or else those of its room or of its users.
+
+    The conformance suite is one of them if its registry has a function of the module.
+    """
     module = ".".join(path.relative_to(root).with_suffix("").parts)
     word = re.compile(rf"\b{re.escape(function.split('.')[0])}\b")
     tests = {test: test.read_text(encoding="utf-8") for test in sorted((root / "tests").rglob("test_*.py"))}
     asked = root / "tests" / "test_conformance.py"  # knows what its registry has
-    tests[asked] += (root / "tests" / "registry_functions.py").read_text(encoding="utf-8")
+    registry = (root / "tests" / "registry_functions.py").read_text(encoding="utf-8")
+    tests[asked] += registry
     of_room = [test for test, text in tests.items() if room_of(path, root) in rooms_imported(text)]
     known = [test for test in of_room if word.search(tests[test]) or f"{module} import" in tests[test]]
     named = [test for test in of_room if room_of(path, root).rpartition(".")[2] in test.stem]
     users = {room_of(user, root) for user in package_files(root) if f"{module} import" in user.read_text("utf-8")}
     of_users = [test for test, text in tests.items() if users & rooms_imported(text)]
-    found = known or named or of_room or of_users
-    return [str(test.relative_to(root)) for test in sorted(found, key=lambda test: path.stem not in test.stem)]
+    beside = [re.escape(name) for name, _ in functions(ast.parse(path.read_text(encoding="utf-8")))]
+    found = {
+        *(known or named or of_room or of_users),
+        *([asked] if re.search(rf"\b({'|'.join(beside)})\b", registry) else []),
+    }
+    return [str(test.relative_to(root)) for test in sorted(found, key=lambda test: (path.stem not in test.stem, test))]
 
 
 def rooms_imported(text: str) -> set[str]:

@@ -1,6 +1,9 @@
+import math
+
 import oracles_mixing as oracles
 import pytest
 import torch
+from counting import counted
 
 from smalearn import ShapeError
 from smalearn.ssm import (
@@ -122,6 +125,15 @@ def test_complex_generators_are_not_conjugated():
     assert_close(M.dense(), expected)
     assert_close(M.transpose_matmul(x), expected.mT @ x)
     assert_close(from_dense(expected).dense(), expected)
+
+
+@each_structure
+@pytest.mark.parametrize("leading", [(), (2, 4)])
+def test_cost_counts_the_multiplications(structure, leading):
+    M = Semiseparable(*generators(7, structure, leading=leading))
+    counter, _ = counted(M.matmul, random_tensors([(*leading, 7, 5)])[0])
+    each = 6 + {"scalar": 3, "diagonal": 3, "general": 9}[structure]
+    assert M.cost(5) * math.prod(leading) == counter.macs == 7 * 5 * math.prod(leading) * each
 
 
 # ---------------------------------------------------------------- ranks and the way back
