@@ -1,4 +1,4 @@
-"""The wheel: the package as those have it who install it, without the course's folder beside it."""
+"""The wheel: the course as those have it who install it, without a checkout beside it."""
 
 import ast
 import os
@@ -14,6 +14,7 @@ import nbformat
 import pytest
 
 import smalearn
+from smalearn.course import site
 from smalearn.course.workbook.notebook import chapters
 
 pytestmark = pytest.mark.full
@@ -26,7 +27,7 @@ def wheel(tmp_path_factory):
     """The wheel, built from a copy of what it is made of, without a network."""
     copy, folder = tmp_path_factory.mktemp("copy") / "smalearn", tmp_path_factory.mktemp("wheel")
     leave = shutil.ignore_patterns("__pycache__")
-    for name in ("smalearn", "assets"):
+    for name in ("smalearn", "assets", "chapters", "tests", ".jupyter"):
         shutil.copytree(ROOT / name, copy / name, ignore=leave)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
@@ -66,7 +67,7 @@ def run(installed, tmp_path):
     return run
 
 
-def test_it_carries_the_package_and_what_that_reads_alone(wheel):
+def test_it_carries_the_package_and_the_course(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"smalearn", f"smalearn-{smalearn.__version__}.dist-info"}
     assets = {name for name in names if name.startswith("smalearn/assets/")}
@@ -75,7 +76,11 @@ def test_it_carries_the_package_and_what_that_reads_alone(wheel):
     assert assets == wanted | {"smalearn/assets/smalearn.mplstyle"}
     files = {path for path in (ROOT / "smalearn").rglob("*") if path.is_file() and path.suffix != ".pyc"}
     sources = {path.relative_to(ROOT).as_posix() for path in files}
-    assert sources == {name for name in names if name.startswith("smalearn/")} - assets
+    folders = [*(ROOT / "tests").glob("ch*"), ROOT / "chapters", ROOT / ".jupyter"]
+    files = {path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    course = {f"smalearn/{path.relative_to(ROOT).as_posix()}" for path in {*files, ROOT / "README.md"}}
+    marked = {name for name in names if name.startswith("smalearn/tests/test_")}  # which these are, `claims` shows
+    assert sources | course | marked == {name for name in names if name.startswith("smalearn/")} - assets
 
 
 def test_it_is_imported_from_where_it_is_installed(run, installed):
@@ -92,11 +97,14 @@ def test_its_version_has_one_source(run, wheel):
     assert f"version: {smalearn.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
-def test_the_doctor_works_where_there_is_no_course(run):
-    status, said, errors = run("smalearn", "doctor")
-    assert (status, errors) == (0, "")
+def test_the_doctor_names_commands_that_work_without_a_checkout(run):
+    code = "import sys; sys.modules['torch'] = None; from smalearn.course.cli import main; sys.exit(main(['doctor']))"
+    status, said, errors = run("python", "-c", code)
+    assert (status, errors) == (1, "")
     assert f"smalearn {smalearn.__version__}" in said
-    assert "no chapters here" in said
+    assert 'pip install "smalearn[lab]"' in said
+    assert "start.py" not in said
+    assert "-e" not in said.split()
 
 
 def test_it_finds_the_recorded_results_and_the_look_of_pictures(run):
@@ -113,12 +121,36 @@ print([len(recorded(name)) > 0 for name in {sorted({path.stem for path in RESULT
     assert ast.literal_eval(said.splitlines()[1]) == [True] * len({path.stem for path in RESULTS})
 
 
-@pytest.mark.parametrize("command", ["lab", "progress", "reset 1", "site", "claims", "export nbgrader 1 -o new"])
-def test_what_needs_the_course_says_so_in_a_sentence(run, command, tmp_path):
-    status, said, errors = run("smalearn", *command.split())
-    where = f"no course in {tmp_path} or above; run it in the course's folder, the one with start.py and chapters\n"
-    assert (status, said, errors) == (1, "", f"smalearn {command.split()[0]}: {where}")
-    assert not list(tmp_path.iterdir())
+def test_jupyterlab_opens_copies_in_the_current_folder_with_the_courses_settings(run, tmp_path):
+    shown = "print(os.getcwd(), *os.environ['JUPYTER_CONFIG_PATH'].split(os.pathsep), sep='\\n')"
+    code = (
+        f"import os; from smalearn.course import cli, server; server.open_lab = lambda *_: {shown}; cli.main(['lab'])"
+    )
+    _, said, errors = run("python", "-c", code)
+    assert errors == ""
+    here, lab, every, *_ = map(Path, said.splitlines())
+    assert here == tmp_path
+    for folder, name in ((lab, "jupyter_server_config.json"), (every, "labconfig/default_setting_overrides.json")):
+        assert (folder / name).is_file()
+    copies = {path.name for path in (tmp_path / "work").glob("*.ipynb")}
+    assert copies == {path.name for path in chapters(ROOT / "chapters")}
+    for command in ("progress", "reset 1", "review", "export nbgrader 1 -o new"):
+        assert run("smalearn", *command.split())[::2] == (0, "")
+    assert run("smalearn", "export", "students", "-o", "other")[0] == 1
+    assert not (tmp_path / "other").exists()
+
+
+def test_its_claims_are_those_of_the_repository(run):
+    for pattern in ("", ":"):
+        assert run("smalearn", "claims", pattern) == (0, f"{site.table(site.claims(ROOT), pattern)}\n", "")
+
+
+def test_its_site_has_every_chapter(run, tmp_path):
+    status, _, errors = run("smalearn", "site", "-o", "pages")
+    assert status == 0, errors
+    pages = {path.stem for path in (tmp_path / "pages").rglob("*.html")}
+    assert pages >= {path.stem for path in chapters(ROOT / "chapters")}
+    assert "<small></small>" not in (tmp_path / "pages/index.html").read_text(encoding="utf-8")
 
 
 def test_benchmarks_stay_with_the_repository(run):

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import smalearn
 from smalearn import __version__
+from smalearn._files import FILES, install
 from smalearn.course import teaching, workbook
 from smalearn.course.workbook import road
 
@@ -47,29 +47,32 @@ EXAMPLES = {
     "export": "nbgrader 01 02 -o assignments",
     "slides": "06 -o slides",
 }
-CHAPTERS, WORK = Path("chapters"), Path("work")  # below the course's folder
+WORK = Path("work")
 
 
-def _course() -> Path | None:
-    """Find the course's folder: the current one, or the nearest above it, that has start.py and the chapters."""
-    current = Path.cwd()
-    folders = (folder for folder in (current, *current.parents) if (folder / "start.py").is_file())
-    return next((folder for folder in folders if any((folder / CHAPTERS).glob("*.ipynb"))), None)
+def _places() -> tuple[Path, Path]:
+    """Find the folder with the chapters, and the one whose `work/` is the learner's.
+
+    Both are the nearest folder, the current one or above it, that has start.py and the chapters, or else the checkout
+    of this package. A wheel has the chapters in it: `work/` is the nearest there is, or comes to the current folder.
+    """
+    here = Path.cwd()
+    above = (here, *here.parents)
+    checkouts = (folder for folder in above if (folder / "start.py").is_file())
+    course = next((folder for folder in checkouts if any(folder.glob("chapters/*.ipynb"))), FILES)
+    if (course / "start.py").is_file():
+        return course, course
+    return course, next((folder for folder in above if (folder / WORK / ".originals").is_dir()), here)
 
 
 def _in_course(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Run a sub-command from the course folder, found by walking up from the current one; fail outside it."""
+    """Run a sub-command from the folder of `work/`, with the course's folder among its arguments."""
 
     @functools.wraps(command)
     def run(args: argparse.Namespace) -> int:
-        course = _course()
-        if course:
-            with contextlib.chdir(course):
-                return command(args)
-        reason = (
-            f"no course in {Path.cwd()} or above; run it in the course's folder, the one with start.py and chapters"
-        )
-        return _fail(f"{command.__name__}: {reason}")
+        args.course, home = _places()
+        with contextlib.chdir(home):
+            return command(args)
 
     return run
 
@@ -83,7 +86,7 @@ def lab(args: argparse.Namespace) -> int:
 @_in_course
 def afternoon(args: argparse.Namespace) -> int:
     """Make `work/afternoon.ipynb`, a road to your own Mamba-2, of cells of the chapters, and open it as `lab` does."""
-    return _lab(args, road.made(CHAPTERS), [f"--LabApp.default_url=/lab/tree/{road.NAME}"])
+    return _lab(args, road.made(args.course / "chapters"), [f"--LabApp.default_url=/lab/tree/{road.NAME}"])
 
 
 def _lab(args: argparse.Namespace, made: dict[Path, dict], options: list[str]) -> int:
@@ -91,13 +94,13 @@ def _lab(args: argparse.Namespace, made: dict[Path, dict], options: list[str]) -
     try:
         from smalearn.course.server import kernel, open_lab
     except ImportError:
-        return _fail(f'{args.run.__name__}: JupyterLab is not installed here; run: python -m pip install -e ".[lab]"')
+        return _fail(f"{args.run.__name__}: JupyterLab is not installed here; run: {install('lab')}")
     try:
-        lines = workbook.sync(CHAPTERS, WORK, kernel(), made)
+        lines = workbook.sync(args.course / "chapters", WORK, kernel(), made)
     except OSError as error:
         return _fail(f"{args.run.__name__}: the chapters cannot be copied to work/: {error}")
     print(*lines, sep="\n", end="\n" if lines else "")
-    ours = (str(Path(folder).absolute()) for folder in (".jupyter/lab", ".jupyter"))
+    ours = (str(args.course / folder) for folder in (".jupyter/lab", ".jupyter"))
     paths = [*ours, os.environ.get("JUPYTER_CONFIG_PATH", "")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
     return open_lab([*options, *args.passed_on], args.log)
@@ -111,9 +114,9 @@ def progress(args: argparse.Namespace) -> int:
     for name in workbook.unreadable(WORK):
         print(f"work/{name} cannot be read as a notebook: it does not count.")
     course = {id: one for id, one in registry().items() if not one.opener}
-    rows = workbook.progress(WORK, course, CHAPTERS)
+    rows = workbook.progress(WORK, course, args.course / "chapters")
     print(workbook.table(rows))
-    if line := road.progress(rows, CHAPTERS):
+    if line := road.progress(rows, args.course / "chapters"):
         print(line)
     return 0
 
@@ -124,7 +127,7 @@ def review(args: argparse.Namespace) -> int:
     from smalearn.course.exercises import registry
 
     try:
-        print(workbook.review(WORK, registry(), CHAPTERS, datetime.date.today()))
+        print(workbook.review(WORK, registry(), args.course / "chapters", datetime.date.today()))
     except OSError as error:
         return _fail(f"review: {error}")
     return 0
@@ -134,7 +137,8 @@ def review(args: argparse.Namespace) -> int:
 def reset(args: argparse.Namespace) -> int:
     """Put a chapter, or one exercise in it, back to what is published, after a backup."""
     try:
-        print(workbook.reset(WORK, CHAPTERS, args.chapter, args.exercise, road.made(CHAPTERS)))
+        chapters = args.course / "chapters"
+        print(workbook.reset(WORK, chapters, args.chapter, args.exercise, road.made(chapters)))
     except ValueError as error:
         return _fail(str(error))
     except OSError as error:
@@ -142,19 +146,19 @@ def reset(args: argparse.Namespace) -> int:
     return 0
 
 
+@_in_course
 def doctor(args: argparse.Namespace) -> int:
     """Print what is installed and what is missing, as one block for a bug report."""
     from smalearn.course import doctor
 
-    with contextlib.chdir(_course() or "."):
-        findings = doctor.report()
+    findings = doctor.report()
     print(doctor.render(findings))
     return 0 if doctor.can_work(findings) else 1
 
 
 def bench(args: argparse.Namespace) -> int:
     """Measure against peers and print the result, which takes minutes."""
-    if not (Path(smalearn.__file__).parents[1] / "benchmarks").is_dir():
+    if not (FILES / "benchmarks").is_dir():
         return _fail("bench: the benchmarks come with the repository of the course, not with the installed package")
     from benchmarks.command import measure
 
@@ -170,7 +174,7 @@ def site(args: argparse.Namespace) -> int:
     from smalearn.course import site
 
     try:
-        pages = site.build(Path.cwd(), args.output, args.repository)
+        pages = site.build(args.course, args.output, args.repository)
     except (ImportError, ValueError) as error:
         return _fail(str(error))
     except OSError as error:
@@ -184,7 +188,7 @@ def claims(args: argparse.Namespace) -> int:
     """Print what the sources claim, where the course derives it, and which test holds it."""
     from smalearn.course import site
 
-    print(site.table(site.claims(Path.cwd()), args.pattern))
+    print(site.table(site.claims(args.course), args.pattern))
     return 0
 
 
@@ -211,10 +215,10 @@ def export(args: argparse.Namespace) -> int:
 
     try:
         if args.form == "students":
-            packed = grading.students(Path.cwd(), args.output)
+            packed = grading.students(args.course, args.output)
             print(f"{args.output}: the course, {len(packed)} modules without readable solutions")
         else:
-            print(*grading.export(grading.chapters(args.chapters, CHAPTERS), args.output), sep="\n")
+            print(*grading.export(grading.chapters(args.chapters, args.course / "chapters"), args.output), sep="\n")
     except (ValueError, OSError) as error:
         return _fail(f"export: {error}")
     return 0
@@ -227,7 +231,7 @@ def slides(args: argparse.Namespace) -> int:
     from smalearn.course.site.slides import slides
 
     try:
-        pages = [slides(path, args.output) for path in chapters(args.chapters, CHAPTERS)]
+        pages = [slides(path, args.output) for path in chapters(args.chapters, args.course / "chapters")]
     except (ImportError, ValueError, OSError) as error:
         return _fail(f"slides: {error}")
     print(*pages, sep="\n")

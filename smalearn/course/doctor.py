@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from smalearn._files import FILES, install
+
 __all__ = ["Finding", "can_work", "render", "report"]
 
 PACKAGES = {  # name: (the extra that brings it, what a learner cannot do without it)
@@ -32,9 +34,10 @@ PACKAGES = {  # name: (the extra that brings it, what a learner cannot do withou
 }
 NEEDED = {"Python", "torch", *list(PACKAGES)[:6], "kernel python3", "folder work"}  # a learner cannot work without
 INTEL_MAC = (
-    "pip has had no PyTorch for Intel Macs since 2.3. Try conda-forge: conda env create -f environment.yml. "
+    "pip has had no PyTorch for Intel Macs since 2.3. Try conda-forge: conda install -c conda-forge pytorch. "
     "(On a Mac with an Apple chip, this is an Intel Python: install an arm64 one.)"
 )
+START = "python start.py" if (FILES / "start.py").is_file() else install("lab")
 VISUAL_C = "install https://aka.ms/vs/17/release/vc_redist.x64.exe (Microsoft's Visual C++ runtime), then try again"
 GPU_BUILD = "install PyTorch with the line for your driver from https://pytorch.org/get-started/locally"
 
@@ -109,10 +112,6 @@ def _too_old(name: str, version: str) -> str:
     return oldest if numbers < list(map(int, oldest.split("."))) else ""
 
 
-def _install(extra: str) -> str:
-    return f'python -m pip install -e ".[{extra}]"'
-
-
 def _python() -> tuple:
     machine = f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} processors"
     if sys.version_info < (3, 11) or sys.maxsize < 2**32:
@@ -130,10 +129,10 @@ def _torch() -> tuple:
     except Exception as error:
         intel_mac = platform.system() == "Darwin" and platform.machine() == "x86_64"
         broken = platform.system() == "Windows" and not isinstance(error, ModuleNotFoundError)
-        remedy = INTEL_MAC if intel_mac else VISUAL_C if broken else "python start.py"
+        remedy = INTEL_MAC if intel_mac else VISUAL_C if broken else START
         return "missing", _one_line(error), "nothing of the course runs", remedy
     if oldest := _too_old("torch", torch.__version__):
-        return "warning", f"{detail}, older than {oldest}", "code that needs a newer one fails", "python start.py"
+        return "warning", f"{detail}, older than {oldest}", "code that needs a newer one fails", START
     return "ok", detail
 
 
@@ -144,9 +143,9 @@ def _package(name: str) -> tuple:
     except importlib.metadata.PackageNotFoundError:
         if name == "triton" and sys.platform != "linux":
             return "missing", "there is none for this system", cost, "nothing"
-        return "missing", "not installed", cost, _install(extra)
+        return "missing", "not installed", cost, install(extra)
     if oldest := _too_old(name, version):
-        return "warning", f"{version}, older than {oldest}", f"it may be that {cost}", _install(extra)
+        return "warning", f"{version}, older than {oldest}", f"it may be that {cost}", install(extra)
     return "ok", version
 
 
@@ -154,7 +153,7 @@ def _kernel() -> tuple:
     try:
         from jupyter_client.kernelspec import KernelSpecManager
     except ImportError as error:
-        return "missing", _one_line(error), "no cell runs", _install("lab")
+        return "missing", _one_line(error), "no cell runs", install("lab")
     program = KernelSpecManager().get_kernel_spec("python3").argv[0]
     if os.path.isabs(program) and os.path.dirname(program) != os.path.dirname(sys.executable):
         cost = "cells run where smalearn may be missing"
@@ -163,8 +162,6 @@ def _kernel() -> tuple:
 
 
 def _work() -> tuple:
-    if not any(Path("chapters").glob("*.ipynb")):
-        return "warning", "no chapters here", "this says nothing of work/", "run it in the folder with start.py"
     try:
         tempfile.TemporaryFile(dir="work" if Path("work").exists() else ".").close()
     except OSError as error:
@@ -178,7 +175,7 @@ def _gpu() -> tuple:
         import torch
         from torch.utils import collect_env
     except Exception:  # its own line says what is wrong with torch
-        return "missing", "not looked for without torch", cost, "python start.py"
+        return "missing", "not looked for without torch", cost, START
     name, driver = (look(collect_env.run) for look in (collect_env.get_gpu_info, collect_env.get_nvidia_driver_version))
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory / 1e9

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
 
+from smalearn._files import install
 from smalearn.course.spawned import SPAWN
 
 __all__ = ["PLACES", "Lost", "Submitted", "executor"]
@@ -119,7 +120,7 @@ def _opening(place, library):
     try:
         yield
     except ImportError as error:
-        raise ImportError(f'--on {place} needs {library}; run: python -m pip install -e ".[{place}]"') from error
+        raise ImportError(f"--on {place} needs {library}; run: {install(place)}") from error
     except (OSError, RuntimeError) as error:
         raise ValueError(f"--on {place}: {str(error).splitlines()[0]}") from error
 

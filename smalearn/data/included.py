@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from smalearn._checks import check_count, check_type
+from smalearn._files import FILES
 from smalearn.data.text import Vocabulary
 
 __all__ = ["CPU", "ngram_features", "recorded", "recorded_cpus", "ten_words", "trained", "zen_of_python"]
@@ -16,8 +17,8 @@ __all__ = ["CPU", "ngram_features", "recorded", "recorded_cpus", "ten_words", "t
 CPU = "amd-epyc-avx512"
 """The CPU whose times the chapters show: the name of a folder in `assets/results/cpu`."""
 
-# A wheel carries the assets inside the package, a checkout beside it.
-ASSETS = [Path(__file__).parents[up] / "assets" for up in (1, 2)]
+ASSETS = FILES / "assets"
+RESULTS = ASSETS / "results"
 
 
 def zen_of_python() -> str:
@@ -91,7 +92,7 @@ def recorded(name: str, cpu: str = CPU) -> dict:
     Raises:
         ValueError: there is none of that name, or none of that CPU; it lists those that there are.
     """
-    folder = _results()
+    folder = RESULTS
     if cpus := recorded_cpus(name):
         if cpu not in cpus:
             raise ValueError(f"recorded: cpu must be one of {', '.join(cpus)}, got {cpu!r}")
@@ -111,7 +112,7 @@ def recorded_cpus(name: str) -> list[str]:
     Returns:
         Names for `recorded`, sorted; an empty list for what is recorded once, or not at all.
     """
-    return sorted(path.parent.name for path in (_results() / "cpu").glob(f"*/{name}.json"))
+    return sorted(path.parent.name for path in (RESULTS / "cpu").glob(f"*/{name}.json"))
 
 
 def trained(name: str) -> tuple[Path, Vocabulary]:
@@ -126,16 +127,8 @@ def trained(name: str) -> tuple[Path, Vocabulary]:
     Raises:
         ValueError: there is none of that name.
     """
-    folder = _assets() / name
+    folder = ASSETS / name
     if not (folder / "vocabulary.json").is_file():
         raise ValueError(f"trained: name must be shakespeare, got {name!r}")
     characters = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
     return folder, Vocabulary("".join(characters))
-
-
-def _results():
-    return _assets() / "results"
-
-
-def _assets():
-    return next(path for path in ASSETS if (path / "results").is_dir())

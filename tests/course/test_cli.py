@@ -95,21 +95,27 @@ def test_lab_announces_newer_chapters(course, jupyterlab, capsys):
     assert len(jupyterlab) == 2
 
 
-@pytest.mark.parametrize("command", ["lab", "progress", "reset 1"])
-def test_elsewhere_a_command_says_where_to_go(tmp_path, monkeypatch, jupyterlab, command, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(command.split()) == 1
-    where = f"no course in {Path.cwd()} or above; run it in the course's folder, the one with start.py and chapters\n"
-    assert capsys.readouterr().err == f"smalearn {command.split()[0]}: {where}"
-    assert jupyterlab == []
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("missing", ["start.py", "chapters"])
-def test_a_folder_with_half_of_it_is_no_course(course, missing, capsys):
-    (course / missing).rename(course / "elsewhere")
-    assert cli.main(["progress"]) == 1
-    assert "smalearn progress: no course in " in capsys.readouterr().err
+@pytest.mark.parametrize("half", [None, "start.py", "chapters"])
+@pytest.mark.parametrize("installed", ["checkout", "wheel"])
+def test_elsewhere_the_course_is_that_of_the_package(
+    course, tmp_path, monkeypatch, jupyterlab, installed, half, capsys
+):
+    """A folder with half a course is none; work/ is the checkout's, or where the command was first typed."""
+    monkeypatch.setattr(cli, "FILES", course)
+    if installed == "wheel":
+        (course / "start.py").unlink()
+    here = tmp_path / "here"
+    (here / (half or "")).mkdir(parents=True)
+    monkeypatch.chdir(here)
+    assert cli.main(["lab"]) == 0
+    assert jupyterlab == [([], settings(course), False)]
+    home = course if installed == "checkout" else here
+    assert [path.parents[1] for path in tmp_path.rglob("work/00_start_here.ipynb")] == [home]
+    (home / "work/backups").mkdir()
+    monkeypatch.chdir(home / "work/backups")
+    publish(home / "work/00_start_here.ipynb", "Mine", {"exercise": "0.1"})
+    assert cli.main(["reset", "0"]) == 0
+    assert "Yours is kept as work/backups/" in capsys.readouterr().out
 
 
 def test_a_command_finds_the_course_from_a_folder_in_it(course, jupyterlab, monkeypatch, capsys):
@@ -151,7 +157,7 @@ def test_review_says_what_is_due(course, capsys, monkeypatch):
     assert cli.main(["review"]) == 0
     assert capsys.readouterr().out == "3 questions due\n"
     ((work, known, chapters, today),) = asked
-    assert (work, known, chapters) == (Path("work"), exercises.registry(), Path("chapters"))
+    assert (work, known, chapters) == (Path("work"), exercises.registry(), course / "chapters")
     assert isinstance(today, datetime.date)
 
 

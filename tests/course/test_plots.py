@@ -330,16 +330,6 @@ def test_a_negative_number_has_a_stroke_and_an_explorer_has_the_same_colours():
     assert [to_hex(ramp(x)) for x in (0.0, 0.25, 0.5, 0.75, 1.0)] == [*stops[:2], "#ffffff", *stops[2:]]
 
 
-def test_style_is_found_in_a_wheel_too(monkeypatch):
-    from smalearn.course.plots import style
-
-    monkeypatch.setattr(style, "STYLES", [style.STYLES[1].with_name("absent"), *style.STYLES])
-    matplotlib.rcParams["axes.titlelocation"] = "center"
-    plots.use_style()
-    assert matplotlib.rcParams["axes.titlelocation"] == "left"
-    assert style.STYLES[1].parent.parent.name == "smalearn"
-
-
 def test_a_notebook_hears_of_dark_pages_and_a_program_does_not(monkeypatch, capsys):
     import IPython
 

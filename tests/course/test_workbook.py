@@ -75,6 +75,25 @@ def test_a_chapter_that_was_deleted_or_renamed_comes_back_as_published(course, b
     assert names(course) == [mine.name] if deleted else [mine.name, "mine.ipynb"]
 
 
+def test_cells_of_ones_own_come_along_behind_those_that_they_stood_behind(course, begun):
+    """Once each, however many files have them; what is published, moved or under another id, is nobody's own."""
+    mine = course / f"work/{NAME}.ipynb"
+    notebook = read(mine)
+    before = notebook.cells[1]
+    own = [nbformat.v4.new_markdown_cell("A note"), nbformat.v4.new_code_cell("1 + 1", outputs=[])]
+    notebook.cells[2:2] = [*own, nbformat.v4.new_markdown_cell(before.source), nbformat.v4.new_code_cell(" ")]
+    nbformat.write(notebook, mine)
+    kept = mine.read_bytes()
+    for name in (f"{NAME}.new", f"{NAME}.new.2"):
+        publish(course)
+        assert sync(course)[-1] == "  Cells that you added are in it: 2."
+        renewed = read(course / f"work/{name}.ipynb")
+        place = [cell.id for cell in renewed.cells].index(before.id)
+        assert [cell.source for cell in renewed.cells[place + 1 : place + 3]] == ["A note", "1 + 1"]
+        assert len(renewed.cells) == len(read(course / f"chapters/{NAME}.ipynb").cells) + 2
+    assert mine.read_bytes() == kept
+
+
 @pytest.mark.parametrize("broken", [True, False])
 def test_without_its_original_a_file_counts_as_the_chapter_of_that_day(course, begun, broken):
     answer(course, (A, RIGHT))

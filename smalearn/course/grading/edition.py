@@ -27,6 +27,8 @@ exec(compile(PACKED, "<solutions come later>", "exec"))
 
 def students(course: Path, output: Path) -> list[Path]:
     """Write the students' edition into a new folder, to hand out or to install; return the packed modules."""
+    if not (course / "start.py").is_file():
+        raise ValueError("students: the edition is made of the course's repository, not of the installed package")
     if output.exists() and any(output.iterdir()):
         raise ValueError(f"{output} is not empty; give a new folder")
     leave = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import smalearn
-from smalearn.data.included import ASSETS
+from smalearn._files import FILES
 
 __all__ = ["LONGEST", "PATIENCE", "Sandbox", "defined", "last_words", "opened", "reduced", "without_solutions"]
 
@@ -72,16 +72,14 @@ def opened() -> Iterator[Sandbox]:
 
 def without_solutions(target: Path) -> None:
     """Copy the package, and the results that it reads, but of the modules of exercises only what they offer."""
-    shutil.copytree(PACKAGE, target, ignore=_compiled_solutions)
+    shutil.copytree(PACKAGE, target, ignore=_left_out)
     for path in solutions(target):
         source = reduced(path.read_text(encoding="utf-8"))
         path.unlink()
         if source:
             path.write_text(source, encoding="utf-8")
     compileall.compile_dir(target, quiet=2)  # once, and not by every submission
-    assets = next((folder for folder in ASSETS if (folder / "results").is_dir()), None)
-    if assets and not (target / "assets").exists():
-        shutil.copytree(assets, target / "assets", ignore=shutil.ignore_patterns("*.gif", "*.png"))
+    shutil.copytree(FILES / "assets", target / "assets", ignore=shutil.ignore_patterns("*.gif", "*.png"))
 
 
 def solutions(package: Path) -> list[Path]:
@@ -89,8 +87,10 @@ def solutions(package: Path) -> list[Path]:
     return sorted((package / "course").glob("ch[0-9A-Z]*/[!_]*.py"))
 
 
-def _compiled_solutions(folder, names):
-    """Leave out what Python has compiled of the solutions."""
+def _left_out(folder, names):
+    """Leave out what Python has compiled of the solutions, and what of the course a wheel carries beside the code."""
+    if Path(folder) == PACKAGE:
+        return {"assets", "chapters", "tests"} & set(names)
     return {"__pycache__"} & set(names) if Path(folder) in {path.parent for path in solutions(PACKAGE)} else set()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from smalearn._files import FILES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,8 +20,6 @@ __all__ = ["use_style"]
 INK, GREY, PALE, PAPER = "#222222", "#777777", "#d9d9d9", "#ffffff"
 # Of numbers, from small to large: those of the explorers on a light page.
 POSITIVE, NEGATIVE = ["#9ecae8", "#0072b2"], ["#f8c491", "#b34e00"]
-# A wheel carries the assets inside the package, a checkout beside it.
-STYLES = [Path(__file__).parents[up] / "assets" / "smalearn.mplstyle" for up in (2, 3)]
 LEAST = 5  # points of a cell in which a stroke can be seen
 DOTS = {"hatch": "..", "edgecolor": "#b8b8b8", "linewidth": 0}
 # Pictures are drawn on white. On a dark page light and dark change places and hues stay: one file suits both. The last
@@ -60,7 +59,7 @@ def style_pictures() -> None:
     """Give matplotlib's pictures the course's look, and the colours of numbers the names "blue" and "orange-blue"."""
     import matplotlib.style
 
-    matplotlib.style.use(next(path for path in STYLES if path.is_file()))
+    matplotlib.style.use(FILES / "assets" / "smalearn.mplstyle")
     for ramp in (colours(False), colours(True)):
         if ramp.name not in matplotlib.colormaps:
             matplotlib.colormaps.register(ramp)

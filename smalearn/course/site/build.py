@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 from smalearn import __version__
+from smalearn._files import install
 from smalearn.course import progress
 from smalearn.course.site import explorers, home, reference
 from smalearn.course.site.concordance import page as concordance
@@ -42,7 +43,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         from sphinx.errors import SphinxError
         from sphinx.util.docutils import docutils_namespace
     except ImportError as error:
-        raise ImportError(f'site: {error.name} is not installed; run: python -m pip install -e ".[site]"') from error
+        raise ImportError(f"site: {error.name} is not installed; run: {install('site')}") from error
     if not (chapters := notebook.chapters(course / "chapters")):
         raise ValueError(f"site: there are no chapters in {course / 'chapters'}")
     if repository is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):

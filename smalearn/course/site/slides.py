@@ -8,6 +8,7 @@ import shutil
 from html import escape
 from pathlib import Path
 
+from smalearn._files import install
 from smalearn.course.site import explorers
 from smalearn.course.site.pages import chapter
 from smalearn.course.workbook import notebook
@@ -35,7 +36,7 @@ def slides(path: Path, output: Path) -> Path:
         import nbformat
         from nbconvert import SlidesExporter
     except ImportError as error:
-        raise ImportError(f'{error.name} is not installed; run: python -m pip install -e ".[lab]"') from error
+        raise ImportError(f"{error.name} is not installed; run: {install('lab')}") from error
     source, used = chapter(path)
     exporter = SlidesExporter(raw_template=TEMPLATE, reveal_url_prefix="reveal", reveal_theme="smalearn")
     data = notebook.dump(source | {"cells": _arranged(source), "nbformat": 4, "nbformat_minor": 5})

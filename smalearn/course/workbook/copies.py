@@ -39,7 +39,8 @@ def sync(
 
     A newer chapter becomes `01_name.new.ipynb` (`01_name.new.2.ipynb` where that name is taken), once for each version;
     outputs alone make no version. The learner's answers are in it, where their exercises still have the arguments that
-    they had; everything else stays in the learner's files, none of which is changed. An answer is a stub that the
+    they had, and the cells that the learner added to it, behind those that they stood behind; everything else stays in
+    the learner's files, none of which is changed. An answer is a stub that the
     learner changed; of several, the one in the file saved last counts. It goes where its exercise is now, whatever
     number and chapter that had. A chapter that the learner deletes or renames comes back as published. Notebooks
     `made` of the chapters' cells, each under the path that its file would have, are treated alike.
@@ -85,6 +86,8 @@ def _sync(
         write(version, data)
         return []
     lines = _carry_over(chapter, work, numbers, past) if has_copy or not versions else []
+    if count := _take_over(chapter, (one for file, one in notebooks(work).items() if _is_copy(file, path)), past):
+        lines.append(f"  Cells that you added are in it: {count}.")
     target = free(work, f"{path.stem}.new") if copy.exists() else copy
     fresh = blank(chapter)
     write(target, dump(fresh | {"metadata": fresh["metadata"] | kernel}))
@@ -114,6 +117,29 @@ def _carry_over(chapter: Notebook, work: Path, numbers: Numbers, past: list[Note
         "They take other arguments now; your answers stay in your file": staying,
     }
     return [f"  {text}: {', '.join(ids)}." for text, ids in lines.items() if ids]
+
+
+def _is_copy(file: Path, path: Path) -> bool:
+    """Say whether a file has the name of a chapter's copy: 01_name.ipynb, 01_name.new.2.ipynb."""
+    return file.name.partition(".")[0] == path.stem
+
+
+def _take_over(chapter: Notebook, copies: Iterable[Notebook], past: list[Notebook]) -> int:
+    """Put into a chapter the cells that no version of the course had; return how many."""
+    published = [cell for notebook in [*past, chapter] for cell in notebook["cells"]]
+    known = {cell.get("id") for cell in published} | {None}
+    texts = {cell["source"].strip() for cell in published} | {""}  # a program may have given every cell another id
+    count = 0
+    for copy in copies:
+        place = 0
+        for cell in copy["cells"]:
+            ids, id = [one.get("id") for one in chapter["cells"]], cell.get("id")
+            if id in ids:
+                place = ids.index(id) + 1
+            elif id not in known and cell["source"].strip() not in texts and "exercise" not in cell["metadata"]:
+                chapter["cells"].insert(place, cell)
+                place, count = place + 1, count + 1
+    return count
 
 
 def _arguments(source: str) -> list[str] | None:
