@@ -50,6 +50,7 @@ def test_stubs_hold_solutions_and_checks_are_locked(exported, path):
             head = old.source[: old.source.index("raise NotImplementedError")].rstrip()
             assert new.source.startswith(f"{head}\n    ### BEGIN SOLUTION\n")
             assert new.source.endswith("\n    ### END SOLUTION")
+            assert "    import torch\n" not in new.source  # every setup cell has it
             assert not details.locked
             assert not details.grade
         else:

@@ -104,6 +104,8 @@ exercise(
         "and wrong for a step of ordinary size": "* phi → * (1 + z / 2)",
         "near z = 0 you put φ = 1, its first term alone: at z = -0.0005 that is wrong by 0.00025. "
         "`torch.expm1(z)` has all digits": "phi = torch.where(z == 0, → phi = torch.where(z.abs() < 1e-3,",
+        "near z = 0 you stop the series of φ after its second term, 1 + z/2: at z = -0.0005 the third is 0.00000004. "
+        "`torch.expm1(z)` has all digits": "z == 0, 1, torch → z.abs() < 1e-3, 1 + z / 2, torch",
         "a small number in the denominator is not small beside a rate next to 0: put φ = 1 where z is 0, "
         "and change nothing elsewhere": "dt[:, None] * phi → torch.expm1(z) / (A + 1e-8)",
         "a small number in the denominator, even 1e-12, costs digits where the rate is next to 0: "

@@ -175,6 +175,11 @@ _RELATIONS = [  # what is said, pairs of which one must agree, how many cases wi
         1,
     ),
     ("the exponential of your answer is right", lambda a, b: [(a.exp(), b)], 1),
+    (
+        "the exponential of your answer is right, but for its zeros, which must be put in after it",
+        lambda a, b: [(a.exp().masked_fill((a == 0) & (b == 0), 0), b)],
+        1,
+    ),
     ("1 divided by your answer is right", lambda a, b: [(a.reciprocal(), b)] if (a != 0).all() else [], 1),
     ("your answer has the right entries in another shape", lambda a, b: [(a.reshape(b.shape), b)], 1),
     ("your answer is right as far as it is needed, and goes on after that", lambda a, b: [(_corner(a, b), b)], 2),
