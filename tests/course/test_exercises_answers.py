@@ -12,7 +12,6 @@ EXERCISES = registry()
 
 @pytest.mark.parametrize("id", ["11.1", "11.2", "11.4", "11.7"])
 def test_levels_are_such_as_the_chapter_allows(id):
-    """Every level has columns, and the first block holds all tokens."""
     for tokens, *operands, block_lens in EXERCISES[id].draw():
         assert (tokens if isinstance(tokens, int) else len(tokens)) <= block_lens[0]
         assert id == "11.1" or min(operands[-1]) > 0

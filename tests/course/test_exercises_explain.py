@@ -147,7 +147,6 @@ FADING = demo(fading, lambda randn: ((randn(length, 3), randn(length).sigmoid())
     ],
 )
 def test_dependence(attempt, said):
-    """The sentence names what the program reads and must not, or does not read and must."""
     assert said in changed_rows(asked(FADING, attempt))
 
 
@@ -159,7 +158,6 @@ def test_the_case_is_shown_of_which_the_sentence_speaks():
 
 
 def test_dependence_says_nothing_of_a_factor():
-    """All rows depend on what they must: there is nothing to say."""
     assert changed_rows(asked(FADING, lambda x, a: 2 * fading(x, a))) is None
 
 
@@ -190,12 +188,10 @@ def test_dependence_on_one_case_is_true_there():
     ],
 )
 def test_origin(attempt, said):
-    """The line, and what met there."""
     assert said in origin(attempt, (torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64),))
 
 
 def test_origin_is_the_first_line():
-    """A NaN is passed on by many lines: the one that made it is named."""
 
     def attempt(x):
         zero = x - x

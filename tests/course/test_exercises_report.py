@@ -26,7 +26,6 @@ def test_not_started_text():
 
 
 def test_failing_text():
-    """The whole of one card."""
     assert said(CAUSAL, lambda Q, K, V: Q @ K.mT @ V) == textwrap.dedent(
         """\
         ✗ demo.1 causal attention: 1 of 4 cases passed (seed 0)
