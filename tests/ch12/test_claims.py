@@ -73,8 +73,8 @@ def test_bytes_and_units_order_the_designs_and_operations_do_not():
     times = {name: least_seconds(one, space) for name, one in every.items()}
     assert min(times, key=times.get) == "one walk"
     assert times["scan, state on chip"] > 9 * times["one walk"]
-    assert every["four einsums"].flops == walk.flops
-    assert round(every["four einsums"].bytes / walk.bytes) == 19
+    assert every["four steps"].flops == walk.flops
+    assert round(every["four steps"].bytes / walk.bytes) == 19
     assert 0.7 < walk.flops / space["peaks"][walk.roof] / (walk.bytes / space["bandwidth"]) < 1
     # `walk_bytes` counts float32, the state too, and B and C once a head; towards memory they go once a group.
     per_token = walk_bytes(1 << 16, heads, head_dim, state, head_dim) / (1 << 16) / heads / 4
