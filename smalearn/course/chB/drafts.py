@@ -72,6 +72,15 @@ exercise(
         "you divide by decays to take tokens back: after a reset there is nothing to divide. "
         "Begin at the state before the drafts": _undone,
         "you read all drafts: those after the first `accepted` must leave no trace": "accepted → X.shape[-2]",
+        "you subtract running sums: after a reset that is ∞ − ∞": (
+            lambda state, X, log_a, B, n: (
+                log_a[..., :n].sum(-1)[..., None, None].exp() * state
+                + (
+                    (log_a[..., :n].sum(-1, keepdim=True) - log_a[..., :n].cumsum(-1)).exp()[..., None] * X[..., :n, :]
+                ).mT
+                @ B[..., :n, :]
+            )
+        ),
         "you read one draft too many": "range(accepted) → range(min(accepted + 1, X.shape[-2]))",
         "you read one draft too few": "range(accepted) → range(accepted - 1)",
         "you give back the state before the drafts: those that stand have been read": "range(accepted) → range(0)",
@@ -98,8 +107,8 @@ def replay(state, X, log_a, B, C):
     """What the last token reads, y (..., P), from the state at the border and the inputs since then.
 
     The state (..., P, N) is the one at the last border; since then c tokens have come: X (..., c, P), log_a (..., c), B
-    (..., c, N), the last one included. The last token asks C (..., N). Write what it reads without forming a state, no
-    loop over tokens: chapter 06's steps 4 and 1, of one row.
+    (..., c, N), the last one included. The last token asks C (..., N). Write what it reads without a loop over tokens:
+    chapter 06's steps 4 and 1, of one row.
 
     Hint: Two terms. What is left of the state at the border when the last token reads? And with which weight does it
     read token s of the c?
@@ -109,8 +118,8 @@ def replay(state, X, log_a, B, C):
     Hint: `F.pad(log_a[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)` sums, for each s, the log decays after it. The
     scores are its exponential times `(B @ C[..., None]).squeeze(-1)`.
 
-    Insight: The state is read and not written: tokens between two borders leave their inputs behind, and the border
-    pays for all of them at once.
+    Insight: The state need only be read: tokens between two borders leave their inputs behind, and the border pays for
+    all of them at once.
     """
     asked = C[..., None]  # (..., N, 1)
     entered = log_a.sum(-1, keepdim=True).exp() * (state @ asked).squeeze(-1)

@@ -70,6 +70,17 @@ exercise(
         "you cut digits off: round to the nearest multiple": ".round() → .trunc()",
         "you round down: round to the nearest multiple": ".round() → .floor()",
         "the rest is kept as it is: it is to be rounded, too": "rounded(state - kept, rest_top) → state - kept",
+        "this rounds the state once more: the rest is what the first rounding loses, state − kept": (
+            "rounded(state - kept, rest_top) → rounded(state, rest_top)"
+        ),
+        "the rest has the state's scale: its rows have scales of their own": (
+            "return kept, → scale = state.abs().amax(-1, keepdim=True) / top\n    rest = state - kept\n"
+            "    return kept, (rest / scale.where(scale > 0, 1) * rest_top).round() / rest_top * scale #"
+        ),
+        "what is kept has the rest in it: return both, the one beside the other": (
+            "return kept, rounded(state - kept, rest_top) → "
+            "return kept + rounded(state - kept, rest_top), rounded(state - kept, rest_top)"
+        ),
         "your rest has the wrong sign: it is what must be ADDED to what is kept": "state - kept → kept - state",
         "the rest is rounded to the state's multiples: it has its own, `rest_top`": "kept, rest_top → kept, top",
         "you keep whole numbers: multiply by the scale, for what they stand for": ".round() * scale → .round()",

@@ -71,6 +71,11 @@ exercise(
         ),
         "you count equal tokens wherever they stand: a state has read all before it, "
         "so one difference ends what is shared": ".cumprod(0) → ",
+        "the last token is taken off behind the border: no state is there. Leave it out before you count": (
+            "    length = → "
+            "    shared = (prompt[: len(served)] == served[: len(prompt)]).long().cumprod(0).sum()\n"
+            "    return min(int(shared) // chunk_len * chunk_len, len(prompt) - 1)\n    length = "
+        ),
         "this is a number of chunks: tokens are asked for": "// chunk_len * chunk_len → // chunk_len",
         "a border counts even if the prompts differ at the very next token": (
             "int(shared) // chunk_len → max(int(shared) - 1, 0) // chunk_len"
