@@ -121,7 +121,7 @@ def test_no_rate_is_at_the_edge_of_those_that_were_tried():
 
 def test_where_most_rates_are_at_the_edge_the_chapter_says_so():
     for name, chapter, cell, words in (
-        ("recall", "07", "recall-caption", "for {} of {} models at the lowest or highest of three rates"),
+        ("recall", "07", "recall-caption", "for {} of the record's {} models the best of three rates"),
         ("recall_stream", "09", "recall-after", "for {} of the {} models it chose the lowest or the highest"),
     ):
         runs = recorded(name)["runs"]
