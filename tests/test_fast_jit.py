@@ -334,7 +334,7 @@ def test_a_kernel_knows_no_other_library():
         summing_kernel[(1,)](torch.zeros(1))
 
 
-SIZE, KNOWN, HALF = 16, tl.constexpr(16), tl.constexpr(0.5)
+SIZE, KNOWN, HALF, LEAST = 16, tl.constexpr(16), tl.constexpr(0.5), tl.constexpr(float("-inf"))
 
 
 @triton.jit
@@ -449,7 +449,7 @@ def with_constants(x, y, length, block: tl.constexpr):
             more = tl.zeros((total.shape[0],), total.dtype)
             total += more
             first += block
-        tl.store(y + i, HALF * total, mask=tl.arange(0, KNOWN) + k * KNOWN < length)
+        tl.store(y + i, tl.maximum(HALF * total, LEAST), mask=tl.arange(0, KNOWN) + k * KNOWN < length)
 
 
 def halved_sums(x):
