@@ -351,6 +351,12 @@ def loop_variable_of_constants(y, length):
 
 
 @triton.jit
+def loop_variable_made_a_number(y, length):
+    for first in range(0, length, 16):
+        tl.store(y + tl.arange(int(first), int(first) + 16), 0.0)
+
+
+@triton.jit
 def runtime_value_unrolled(y, length):
     for first in tl.static_range(0, length, 16):
         tl.store(y + first + tl.arange(0, 16), 0.0)
@@ -420,6 +426,7 @@ def generating(y, length):
     [
         (loop_variable_as_bound, {}, r"tl.arange: its bounds are constexpr.*`first \+ tl.arange\(0, 16\)`"),
         (loop_variable_of_constants, {}, "tl.arange: its bounds are constexpr"),
+        (loop_variable_made_a_number, {}, "a tile is not a number"),
         (runtime_value_unrolled, {}, "tl.static_range: its bounds are constexpr"),
         (counted_by_hand, {}, r"tl.arange takes constexpr, and first changes in a loop: use first \+ tl.arange"),
         (doubled_in_a_loop, {"w": 1}, "tl.zeros takes constexpr, and w changes in a loop"),
