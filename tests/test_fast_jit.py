@@ -334,7 +334,7 @@ def test_a_kernel_knows_no_other_library():
         summing_kernel[(1,)](torch.zeros(1))
 
 
-SIZE, KNOWN, HALF = 16, tl.constexpr(16), tl.constexpr(0.5)
+SIZE, KNOWN, HALF, LEAST = 16, tl.constexpr(16), tl.constexpr(0.5), tl.constexpr(float("-inf"))
 
 
 @triton.jit
@@ -348,6 +348,12 @@ def loop_variable_of_constants(y, length):
     for first in range(0, 32, 16):
         after = first + 16
         tl.store(y + tl.arange(first, after), 0.0)
+
+
+@triton.jit
+def loop_variable_made_a_number(y, length):
+    for first in range(0, length, 16):
+        tl.store(y + tl.arange(int(first), int(first) + 16), 0.0)
 
 
 @triton.jit
@@ -420,6 +426,7 @@ def generating(y, length):
     [
         (loop_variable_as_bound, {}, r"tl.arange: its bounds are constexpr.*`first \+ tl.arange\(0, 16\)`"),
         (loop_variable_of_constants, {}, "tl.arange: its bounds are constexpr"),
+        (loop_variable_made_a_number, {}, "a tile is not a number"),
         (runtime_value_unrolled, {}, "tl.static_range: its bounds are constexpr"),
         (counted_by_hand, {}, r"tl.arange takes constexpr, and first changes in a loop: use first \+ tl.arange"),
         (doubled_in_a_loop, {"w": 1}, "tl.zeros takes constexpr, and w changes in a loop"),
@@ -449,7 +456,7 @@ def with_constants(x, y, length, block: tl.constexpr):
             more = tl.zeros((total.shape[0],), total.dtype)
             total += more
             first += block
-        tl.store(y + i, HALF * total, mask=tl.arange(0, KNOWN) + k * KNOWN < length)
+        tl.store(y + i, tl.maximum(HALF * total, LEAST), mask=tl.arange(0, KNOWN) + k * KNOWN < length)
 
 
 def halved_sums(x):

@@ -121,6 +121,8 @@ class Tile:
     def __float__(self) -> NoReturn:
         refuse("a tile is not a number: store it with tl.store")
 
+    __int__ = __float__
+
     def __matmul__(self, other: object) -> NoReturn:
         refuse("tiles have no @: use tl.dot(x, y)")
 

@@ -136,7 +136,8 @@ def _needed(kernel):
 def _constants(kernels):
     """Lines that define the global constants of kernels."""
     found = {name: x for kernel in kernels for name, x in outside(inspect.unwrap(kernel)).items()}
-    return [f"{name} = tl.constexpr({x.value!r})" for name, x in found.items() if isinstance(x, tile.constexpr)]
+    values = {name: x.value for name, x in found.items() if isinstance(x, tile.constexpr)}
+    return [f'{name} = tl.constexpr({type(x).__name__}("{x}"))' for name, x in values.items()]  # float("-inf"), too
 
 
 def _source(kernel):
