@@ -121,9 +121,12 @@ def test_colab_keeps_its_pytorch():
     nbformat.validate(nbformat.from_dict(chapter | {"nbformat": 4, "nbformat_minor": 5}))
 
 
-def test_the_devcontainer_installs_the_course():
+def test_the_devcontainer_installs_the_lab_and_opens_a_copy():
+    """What the command says, JupyterLab's version, is of no interest: on its way chapters are copied."""
     container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text(encoding="utf-8"))
-    assert container["postCreateCommand"] == "python start.py install"
+    assert container["postCreateCommand"] == "python start.py --version"
+    (first,) = container["customizations"]["codespaces"]["openFiles"]
+    assert (ROOT / first.replace("work", "chapters")).is_file()
 
 
 # The reference
