@@ -274,6 +274,19 @@ def test_the_landing_page_and_the_short_path_lead_on(small):
     assert all((small / f"_static/{name}.js").is_file() for name in shown)
 
 
+@pytest.mark.full
+def test_a_repository_gives_chapters_their_source_a_map_and_a_page_for_what_is_missing(small):
+    chapter = (small / f"{CHAPTERS[3].stem}.html").read_text(encoding="utf-8")
+    for way in ("blob", "edit"):
+        assert f"https://github.com/owner/name/{way}/main/chapters/{CHAPTERS[3].name}" in chapter
+    assert 'rel="edit"' not in (small / "claims.html").read_text(encoding="utf-8"), "which is made"
+    lines = (small / "sitemap.txt").read_text(encoding="utf-8").splitlines()
+    pages = {path.relative_to(small).as_posix() for path in small.rglob("*.html")}
+    assert {line.removeprefix("https://owner.github.io/name/") for line in lines} == pages - {"404.html"}
+    lost = (small / "404.html").read_text(encoding="utf-8")
+    assert lost.index('<base href="https://owner.github.io/name/">') < lost.index("href=", lost.index("<base") + 10)
+
+
 def test_without_a_repository_or_a_chapter_there_is_no_link(tmp_path):
     folder = course(tmp_path)
     text, _ = home.page("index", folder, {CHAPTERS[3]: CHAPTERS[3].name})

@@ -12,7 +12,7 @@ from smalearn.data import ten_words
 
 __all__ = ["PAGES", "page", "stills"]
 
-PAGES = ("index", "ten_minutes", "oral")
+PAGES = ("index", "ten_minutes", "oral", "404")
 
 
 def page(name: str, course: Path, places: Mapping[Path, str], repository: str | None = None) -> tuple[str, set[str]]:
