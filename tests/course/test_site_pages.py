@@ -263,6 +263,7 @@ def test_the_landing_page_and_the_short_path_lead_on(small):
     text = (small / "index.html").read_text(encoding="utf-8")
     assert f'href="{CHAPTERS[3].stem}.html">Start reading' in text
     assert "git clone https://github.com/owner/name smalearn" in text
+    assert "git+https://github.com/owner/name" in html.unescape(re.sub(r"<[^>]+>", "", text))
     assert 'data-explorer="DualityExplorer"' in text
     assert "a line &amp; more" in text
     assert (small / "_static/stills" / f"{CHAPTERS[3].stem}.png").read_bytes().startswith(b"\x89PNG")
