@@ -38,7 +38,7 @@ REMEDIES = {
     r"Retrying \(|NewConnectionError|Max retries|[Tt]imed out|name resolution|getaddrinfo|ProxyError|SSLError": (
         "The package index cannot be reached: check the network (behind a proxy, HTTPS_PROXY), then start again."
     ),
-    NO_BUILD: "PyTorch has no build for this Python on this system: use a 64-bit Python 3.11 to 3.13.",
+    NO_BUILD: "PyTorch has no build for this Python on this system: use a 64-bit Python 3.11 to 3.14.",
     r"No module named '?(venv|ensurepip)": (
         "This Python lacks its module venv: install it (Debian, Ubuntu: sudo apt install python3-venv)."
     ),
@@ -120,7 +120,8 @@ def install_torch():
     except SetupError as error:
         if explain(str(error)) != REMEDIES[NO_BUILD]:
             raise
-        print("The pinned PyTorch has no build for this Python: taking the newest that has one, and nothing pinned.")
+        print("The pinned PyTorch has no build for this Python on this system (on a Mac it needs macOS 14).")
+        print("Taking the newest that has one, and nothing pinned.")
         pip_torch("torch")
         return []
     return ["--constraint", str(PINS)]

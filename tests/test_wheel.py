@@ -140,6 +140,14 @@ def test_jupyterlab_opens_copies_in_the_current_folder_with_the_courses_settings
     assert not (tmp_path / "other").exists()
 
 
+def test_no_sandbox_gets_its_chapters_or_tests(run, tmp_path):
+    """Tests hold answers; without what else a wheel has beside the code, a submission starts sooner."""
+    code = "from pathlib import Path; from smalearn.course.grading.sandbox import without_solutions as copied"
+    assert run("python", "-c", f"{code}; copied(Path('smalearn'))") == (0, "", "")
+    assert (tmp_path / "smalearn/assets/results").is_dir()
+    assert not list(tmp_path.glob("smalearn/tests")) + list(tmp_path.glob("smalearn/chapters"))
+
+
 def test_its_claims_are_those_of_the_repository(run):
     for pattern in ("", ":"):
         assert run("smalearn", "claims", pattern) == (0, f"{site.table(site.claims(ROOT), pattern)}\n", "")

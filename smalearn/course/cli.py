@@ -118,6 +118,19 @@ def progress(args: argparse.Namespace) -> int:
     print(workbook.table(rows))
     if line := road.progress(rows, args.course / "chapters"):
         print(line)
+    return _page(rows, course) if args.page else 0
+
+
+def _page(rows: list[workbook.ChapterProgress], course: dict) -> int:
+    """Write what was reached as a page in `work/`."""
+    from smalearn.course.site.reached import reached
+
+    try:
+        page = reached(rows, course, WORK, datetime.date.today())
+        workbook.notebook.write(WORK / "progress.html", page.encode("utf-8"))
+    except (ValueError, OSError) as error:
+        return _fail(f"progress: {error}")
+    print(f"The page: {WORK / 'progress.html'}")
     return 0
 
 
@@ -268,6 +281,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command")
     _add_lab(commands)
     command = commands.add_parser("progress", help="show how many exercises of each chapter you have solved")
+    command.add_argument(
+        "--page", action="store_true", help="write what you reached as a page, work/progress.html, too"
+    )
     command.set_defaults(run=progress)
     command = commands.add_parser("review", help="ask the closed-book questions again that are due today")
     command.set_defaults(run=review)

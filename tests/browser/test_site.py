@@ -51,6 +51,17 @@ def test_every_page_is_whole_and_fits_every_screen(reader, name):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_code_is_copied_and_the_keyboard_finds_the_search(reader, page):
+    page.add_init_script("navigator.clipboard.writeText = async (text) => { window.copied = text; };")
+    block = reader(CHAPTERS[3]).locator("article div.highlight").first
+    block.hover()
+    block.get_by_role("button", name="Copy").click()
+    expect(block.get_by_role("button")).to_have_text("Copied")
+    assert page.evaluate("copied") == block.locator("pre").inner_text()
+    page.keyboard.press("Control+k")
+    expect(page.locator(".sidebar-search")).to_be_focused()
+
+
 SHIFTS = """window.shifts = 0;
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) window.shifts += entry.value;

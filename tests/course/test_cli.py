@@ -1,6 +1,7 @@
 """The command `smalearn`: what each sub-command prints and returns; what it does is tested with its module."""
 
 import datetime
+import html
 import io
 import json
 import os
@@ -149,6 +150,27 @@ def test_progress_shows_a_line_for_each_chapter(course, jupyterlab, capsys):
     counted = {id: one for id, one in exercises.registry().items() if not one.opener}
     assert table == workbook.table(workbook.progress(course / "work", counted, course / "chapters")).splitlines()
     assert table[0].startswith("Start here")
+
+
+def test_progress_makes_a_page_of_what_was_reached(course, jupyterlab, capsys):
+    cli.main(["lab"])
+    rung = {"name": "mine & more", "bits": 1.5, "steps": 500, "milliseconds": {}}
+    (course / "work/ladder.json").write_text(json.dumps([rung]), encoding="utf-8")
+    (course / "work/my_mamba2.py").write_text("one\ntwo\n", encoding="utf-8")
+    record = {"exercise": "0.1", "outcome": "passed", "seed": 0, "cases": 4, "passed": 4}
+    output = nbformat.v4.new_output("display_data", {"text/plain": "✓", exercises.report.MIME: record})
+    notebook = nbformat.read(course / "work/00_start_here.ipynb", 4)
+    notebook.cells[1].outputs = [output]
+    nbformat.write(notebook, course / "work/00_start_here.ipynb")
+    assert cli.main(["progress", "--page"]) == 0
+    assert "work/progress.html" in capsys.readouterr().out.replace(os.sep, "/")
+    page = (course / "work/progress.html").read_text(encoding="utf-8")
+    one = exercises.registry()["0.1"]
+    for text in (f"{one.title}: {one.insight}", "mine & more: 1.50 bits", "my_mamba2.py: 2 lines", ": 1 of "):
+        assert html.escape(text) in page
+    (course / "work/ladder.json").write_text("{", encoding="utf-8")
+    assert cli.main(["progress", "--page"]) == 1
+    assert "is not a ladder" in capsys.readouterr().err
 
 
 def test_review_says_what_is_due(course, capsys, monkeypatch):

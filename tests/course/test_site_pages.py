@@ -121,9 +121,12 @@ def test_colab_keeps_its_pytorch():
     nbformat.validate(nbformat.from_dict(chapter | {"nbformat": 4, "nbformat_minor": 5}))
 
 
-def test_the_devcontainer_installs_the_course():
+def test_the_devcontainer_installs_the_lab_and_opens_a_copy():
+    """What the command says, JupyterLab's version, is of no interest: on its way chapters are copied."""
     container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text(encoding="utf-8"))
-    assert container["postCreateCommand"] == "python start.py install"
+    assert container["postCreateCommand"] == "python start.py --version"
+    (first,) = container["customizations"]["codespaces"]["openFiles"]
+    assert (ROOT / first.replace("work", "chapters")).is_file()
 
 
 # The reference
@@ -260,6 +263,7 @@ def test_the_landing_page_and_the_short_path_lead_on(small):
     text = (small / "index.html").read_text(encoding="utf-8")
     assert f'href="{CHAPTERS[3].stem}.html">Start reading' in text
     assert "git clone https://github.com/owner/name smalearn" in text
+    assert "git+https://github.com/owner/name" in html.unescape(re.sub(r"<[^>]+>", "", text))
     assert 'data-explorer="DualityExplorer"' in text
     assert "a line &amp; more" in text
     assert (small / "_static/stills" / f"{CHAPTERS[3].stem}.png").read_bytes().startswith(b"\x89PNG")
@@ -269,6 +273,19 @@ def test_the_landing_page_and_the_short_path_lead_on(small):
     assert re.findall(r'data-explorer="(\w+)"', text) == shown
     assert text.count(r"\tag{") == 2
     assert all((small / f"_static/{name}.js").is_file() for name in shown)
+
+
+@pytest.mark.full
+def test_a_repository_gives_chapters_their_source_a_map_and_a_page_for_what_is_missing(small):
+    chapter = (small / f"{CHAPTERS[3].stem}.html").read_text(encoding="utf-8")
+    for way in ("blob", "edit"):
+        assert f"https://github.com/owner/name/{way}/main/chapters/{CHAPTERS[3].name}" in chapter
+    assert 'rel="edit"' not in (small / "claims.html").read_text(encoding="utf-8"), "which is made"
+    lines = (small / "sitemap.txt").read_text(encoding="utf-8").splitlines()
+    pages = {path.relative_to(small).as_posix() for path in small.rglob("*.html")}
+    assert {line.removeprefix("https://owner.github.io/name/") for line in lines} == pages - {"404.html"}
+    lost = (small / "404.html").read_text(encoding="utf-8")
+    assert lost.index('<base href="https://owner.github.io/name/">') < lost.index("href=", lost.index("<base") + 10)
 
 
 def test_without_a_repository_or_a_chapter_there_is_no_link(tmp_path):

@@ -72,6 +72,8 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
             progress.step("")
         if app.statuscode:
             raise ValueError("site: " + re.sub(r"\x1b\[[\d;]*m", "", log.getvalue()).strip())
+        if address := app.config.smalearn_address:
+            _sitemap(places[2], address)
         shutil.rmtree(output, ignore_errors=True)
         shutil.copytree(places[2], output, ignore=shutil.ignore_patterns(".buildinfo", "_sources", "*.map"))
     return len(list(output.rglob("*.html")))
@@ -161,12 +163,27 @@ def _configuration(source, repository):
         "html_logo": str(source / "static" / "mark.svg"),
         "html_favicon": str(source / "static" / "mark.svg"),
         "html_theme_options": {
+            **_source(repository),
             "light_css_variables": _colours("#a34400"),
             "dark_css_variables": _colours("#ffae66"),
         },
         "pygments_style": "a11y-high-contrast-light",
         **reference.SETTINGS,
     }
+
+
+def _source(repository):
+    """Return the theme's settings for the buttons that show and edit the source of a chapter."""
+    if not repository:
+        return {}
+    address = f"https://github.com/{repository}"
+    return {"source_repository": address, "source_branch": "main", "source_directory": "chapters"}
+
+
+def _sitemap(folder, address):
+    """Write the addresses of the pages, for search engines."""
+    pages = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.html")) if path.name != "404.html")
+    (folder / "sitemap.txt").write_text("".join(f"{address}/{page}\n" for page in pages), encoding="utf-8")
 
 
 def _colours(own):

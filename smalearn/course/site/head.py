@@ -22,12 +22,16 @@ def _complete(app, name, template, context, doctree):
     picture = context["pathto"]("_static/card.png", 1)
     if address := app.config.smalearn_address:
         picture = f"{address}/_static/card.png"
+    if context.get("page_source_suffix") != ".ipynb":
+        context["page_source_suffix"] = ""  # which is made, and has no source to show or edit
     lines = {"og:type": "website", "og:site_name": "smalearn", "og:title": title, "og:image": picture}
     lines |= {"og:image:width": "1200", "og:image:height": "630", "twitter:card": "summary_large_image"}
     tags = [f'<script src="{context["pathto"](f"_static/{file}", 1)}"></script>' for file in [*scripts, "site.js"]]
     if words := _summary(context.get("body") or ""):
         lines["og:description"] = words
         tags.append(f'<meta name="description" content="{escape(words)}">')
+    if name == "404" and app.config.smalearn_address:
+        tags.insert(0, f'<base href="{app.config.smalearn_address}/">')  # it stands for pages of any folder
     tags += [f'<meta property="{key}" content="{escape(value)}">' for key, value in lines.items()]
     context["metatags"] = context.get("metatags", "") + "\n".join(tags)
     context["title"] = f"{title} · smalearn" if title != "smalearn" else title

@@ -12,7 +12,7 @@ from smalearn.data import ten_words
 
 __all__ = ["PAGES", "page", "stills"]
 
-PAGES = ("index", "ten_minutes", "oral")
+PAGES = ("index", "ten_minutes", "oral", "404")
 
 
 def page(name: str, course: Path, places: Mapping[Path, str], repository: str | None = None) -> tuple[str, set[str]]:
@@ -64,7 +64,8 @@ def _commands(repository):
     """Write the commands that set the course up: from the repository, or in a folder that the reader has."""
     if repository:
         clone = f"git clone https://github.com/{repository} smalearn\ncd smalearn\npython start.py"
-        return f"```console\n{clone}\n```"
+        at_once = f'uvx --from "smalearn[lab] @ git+https://github.com/{repository}" smalearn lab'
+        return f"```console\n{clone}\n```\n\nWith uv one line does, in any folder:\n\n```console\n{at_once}\n```"
     return "In the course's folder:\n\n```console\npython start.py\n```"
 
 

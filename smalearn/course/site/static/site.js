@@ -109,11 +109,35 @@ function filterClaims(bar) {
   update();
 }
 
+/** A button in each block of code puts it on the clipboard. */
+function addCopyButtons() {
+  for (const code of document.querySelectorAll("article div.highlight pre")) {
+    const button = document.createElement("button");
+    button.className = "copy";
+    button.textContent = "Copy";
+    button.onclick = async () => {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = "Copy"), 2000);
+    };
+    code.before(button);
+  }
+}
+
+/** Ctrl+K, on a Mac ⌘K, goes to the search box. */
+document.addEventListener("keydown", (event) => {
+  if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "k") return;
+  event.preventDefault();
+  document.getElementById("__navigation").checked = true; // on a narrow page it stands in a drawer
+  document.querySelector(".sidebar-search").focus();
+});
+
 document.addEventListener("DOMContentLoaded", () => {
   for (const caption of document.querySelectorAll("p.caption[role=heading]")) caption.ariaLevel = 2; // Sphinx sets none
   arriving.disconnect();
   setFormulas();
   for (const bar of document.querySelectorAll(".filter")) filterClaims(bar);
+  if (navigator.clipboard) addCopyButtons(); // which a page that came unencrypted lacks
   reachWhatIsWide();
   document.fonts.ready.then(reachWhatIsWide); // formulas are wider in their own letters
 });
