@@ -206,6 +206,8 @@ exercise(
         "you multiply logarithms before the exponential: sum them": "cumsum → cumprod",
         "every token sees its own decay alone: the state has met all decays since the chunk's start, "
         "a running sum of `log_a`": "log_a.cumsum(-1) → log_a",
+        "every token reads through the decay of the whole chunk: the state has met only those "
+        "up to that token": "log_a.cumsum(-1) → log_a.sum(-1, keepdim=True).expand_as(log_a)",
         "you decay from the token to the chunk's end: that is for writing. "
         "What is read has decayed since the chunk's START": "log_a.cumsum(-1).exp() → decay_mask(log_a)[..., -1, :]",
         "your sum runs from the chunk's end: token t has met the decays from the chunk's "
