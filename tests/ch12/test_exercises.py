@@ -10,7 +10,6 @@ from smalearn.course.ch12.exponents import decay_tile
 from smalearn.course.ch12.walk import walk_kernel
 from smalearn.course.exercises import evaluate, registry
 from smalearn.course.exercises.core import count_lines
-from smalearn.course.exercises.edits import Edited
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 from smalearn.testing import random_tensors, relative_rms
@@ -153,34 +152,6 @@ def test_a_slip_in_a_kernel_is_named(id, old, new, said):
     result = rewritten(id, old, new)
     assert result.outcome == ("failed" if said else "error")
     assert said is None or said in result.sign
-
-
-SQUARED = (  # the inverse by powers of A, as a learner writes it
-    "T = tl.where(i == j, 1.0, 0.0) → T = tl.where(i == j, 1.0, 0.0) - A\n    P = -A",
-    'T -= tl.dot(tl.dot(T, D, input_precision="ieee"), T, input_precision="ieee") → '
-    'P = tl.dot(P, P, input_precision="ieee")\n        T = T + tl.dot(T, P, input_precision="ieee")',
-)
-CUT = ("tl.where(a < -160.0, -160.0, a) → a", "tl.cumsum(a) → tl.cumsum(a)\n    s = tl.where(s < -160.0, -160.0, s)")
-
-
-@pytest.mark.parametrize(
-    ("id", "edits", "said"),
-    [
-        (
-            "12.3",
-            ["n + columns[None, :], X → down + columns[None, :] * across, X"],
-            "you store y with the strides of x",
-        ),
-        ("12.7", CUT, "you cut off running sums"),
-        ("12.7", [*CUT, "tl.where(i == chunk_len - 1, s, 0.0) → a"], "and their total is not"),
-        ("12.8", ["mask=inside, other=0.0 → mask=inside, other=1.0"], "what is there grows"),
-        ("12.9", ["*X.stride()[:2] → heads * P, P"], "you take the rows of X to follow one another"),
-        ("12.11", SQUARED, "powers of A"),
-    ],
-)
-def test_a_likely_slip_has_a_sentence_of_its_own(id, edits, said):
-    exercise = EXERCISES[id]
-    assert said in (judged(id, Edited(exercise.solution, exercise.kernels, " ; ".join(edits))).misconception or "")
 
 
 EXACT, CARRIED = ', input_precision="ieee"', 'fX, input_precision="ieee")'

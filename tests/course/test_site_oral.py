@@ -10,37 +10,6 @@ from smalearn.course.site import home
 from smalearn.testing import random_tensors
 
 TEXT = (Path(home.__file__).parent / "text/oral.md").read_text(encoding="utf-8")
-T, N, P = 30, 5, 4
-X, B, C, DY = random_tensors([(T, P), (T, N), (T, N), (T, P)])
-LOG_A = -random_tensors([(T,)], seed=1)[0].abs()
-
-
-def model(log_a, X, B, C):
-    """Return Y = (L ∘ CBᵀ) X, entry by entry."""
-    later = torch.arange(T)[:, None] - torch.arange(T)
-    sums = torch.stack([torch.stack([log_a[s + 1 : t + 1].sum() for s in range(T)]) for t in range(T)])
-    return (torch.where(later >= 0, sums.exp(), 0) * (C @ B.mT)) @ X
-
-
-def gradients():
-    operands = [one.clone().requires_grad_() for one in (LOG_A, X, B, C)]
-    Y = model(*operands)
-    Y.backward(DY)
-    return Y.detach(), *(one.grad for one in operands)
-
-
-def test_the_gradient_of_a_decay_is_one_running_sum_from_the_end():
-    Y, d_log_a, dX, *_ = gradients()
-    terms = (DY * Y).sum(1) - (dX * X).sum(1)
-    torch.testing.assert_close(terms.flip(0).cumsum(0).flip(0), d_log_a)
-
-
-def test_backward_is_a_recurrence_from_the_last_token_to_the_first():
-    _, _, dX, *_ = gradients()
-    G = torch.zeros(P, N, dtype=X.dtype)
-    for t in reversed(range(T)):
-        G = (LOG_A[t + 1].exp() if t + 1 < T else 0) * G + torch.outer(DY[t], C[t])
-        torch.testing.assert_close(G @ B[t], dX[t])
 
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 1.9, 2.0])
