@@ -28,7 +28,7 @@ ROWS = [
     ("ssd", r"^T = 16384,.*: forward:", "SSD, T = 16384, 8 heads, forward", "{:.1f} × as fast"),
     ("ssd", r"^T = 16384,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
     ("ssd", r"^largest error", "its largest relative error under any decay, gradients included", "{:.0e}"),
-    ("ssd", r"^peak.*T = 2048", "its peak memory, forward and backward, over the bytes of X", "{:.1f}"),
+    ("ssd", r"^peak.*T = 2048", "SSD at T = 2048, its peak memory, forward and backward, over the bytes of X", "{:.1f}"),
     (
         "delta-rule",
         r"^T = 8192,.*: forward:",
@@ -43,7 +43,7 @@ ROWS = [
     (
         "multilevel",
         r"^T = 4096, forward: time of 8",
-        "8 levels of attention of 8 columns, T = 4096, beside PyTorch's",
+        "8 levels of attention of 8 columns, T = 4096, forward, beside PyTorch's",
         "{:.2f} of its time",
     ),
     ("multilevel", r"^a step", "decoding with its cache at T = 16384", "{:.2f} of its time"),
