@@ -28,7 +28,7 @@ ROWS = [
     ("ssd", r"^T = 16384,.*: forward:", "SSD, T = 16384, 8 heads, forward", "{:.1f} × as fast"),
     ("ssd", r"^T = 16384,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
     ("ssd", r"^largest error", "its largest relative error under any decay, gradients included", "{:.0e}"),
-    ("ssd", r"^peak.*T = 2048", "SSD at T = 2048, its peak memory, forward and backward, over the bytes of X", "{:.1f}"),
+    ("ssd", r"^peak.*T = 2048", "SSD, T = 2048, peak memory, both ways, over the bytes of X", "{:.1f}"),
     (
         "delta-rule",
         r"^T = 8192,.*: forward:",
