@@ -91,7 +91,7 @@ def test_what_is_moved_is_between_half_and_all_of_what_steps_move(layer):
     assert min(share, key=share.get) == 8
     assert 0.64 < share[8] < 0.645  # "a third", and more
     assert share[64] > 1
-    assert "moves more than steps do" in cells("B")["traffic-after"].source
+    assert "even moves more than plain steps" in cells("B")["traffic-after"].source
 
 
 @pytest.mark.claim("009:feedback", "smalearn.course.chB.precision.store")
