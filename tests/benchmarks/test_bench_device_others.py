@@ -181,7 +181,7 @@ def test_a_gpu_has_a_folder_of_its_own(tmp_path):
 
 
 def test_records_of_gpus_follow_from_their_samples():
-    results = included._results()
+    results = included.RESULTS
     for file in sorted(results.glob("gpu/*/*.json")):
         stored, name = data.recorded(file.relative_to(results).with_suffix("").as_posix()), file.stem.replace("_", "-")
         assert records.place_of(results, name, None, stored["device"]["name"]) == file
