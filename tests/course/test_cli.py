@@ -224,7 +224,7 @@ def test_doctor_prints_its_block_and_returns_whether_one_can_work(monkeypatch, s
 
 def test_doctor_starts_without_torch():
     code = "import sys; sys.modules['torch'] = None; from smalearn.course.cli import main; status = main(['doctor']); "
-    code += "from smalearn._files import install; install('lab'); import setuptools; sys.exit(status)"  # as inductor does
+    code += "from smalearn._files import install; install('lab'); import setuptools; sys.exit(status)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
     assert (process.returncode, process.stderr) == (1, "")
     assert process.stdout.endswith("You cannot work yet: torch.\n```\n")
