@@ -42,14 +42,15 @@ def test_pictures_follow_every_trait(mount, name, state, changes):
 BLOCK = [("Up", [3, 7, 1, 3]), ("Right", [3, 7, 2, 4]), ("Down", [4, 8, 2, 4]), ("Left", [4, 8, 1, 3])]
 WIDER = [("Down", [4, 9, 1, 3]), ("Right", [4, 9, 1, 4]), ("Up", [4, 8, 1, 4]), ("Left", [4, 8, 1, 3])]
 ENDS = [("Shift+Left", [4, 8, 0, 1]), ("Left", [4, 8, 0, 1]), ("Down", [8, 12, 0, 1]), ("Up", [0, 4, 0, 1])]
+CUT = [("Left", [k, 12, 0, k]) for k in (5, 4, 3, 2, 1, 1)] + [("Right", [2, 12, 0, 2]), ("Down", [2, 12, 0, 2])]
 STEPS = [("Right", 4), ("Left", 3), ("Up", 29), ("Up", 57), ("Right", 58), ("Down", 57), ("Down", 29), ("Down", 1)]
 ROUND = ["Right", "Up", "Left", "Left", "Down"]
 PAIRS = [("Right", [5, 5]), ("Right", [5, 5]), ("Up", [4, 4]), ("Down", [5, 4]), ("Left", [5, 3])]
 KEYS = [  # an explorer, its state, number of a canvas, what is read, and what it is after each arrow key
-    ("BlockExplorer", {"length": 12, "block": (4, 8, 1, 3)}, 0, "block", BLOCK),
-    ("BlockExplorer", {"length": 12, "block": (4, 8, 1, 3)}, 0, "block", [(f"Shift+{key}", new) for key, new in WIDER]),
-    *(("BlockExplorer", {"length": 12, "block": end}, 0, "block", [(key, end)]) for key, end in ENDS),
-    ("BlockExplorer", {}, 1, "state", [("Right", 4), ("Left", 3), ("Down", 2), ("Down", 1), ("Left", 1), ("Up", 2)]),
+    ("BlockExplorer", {"length": 12, "block": (4, 8, 1, 3)}, 1, "block", BLOCK),
+    ("BlockExplorer", {"length": 12, "block": (4, 8, 1, 3)}, 1, "block", [(f"Shift+{key}", new) for key, new in WIDER]),
+    *(("BlockExplorer", {"length": 12, "block": end}, 1, "block", [(key, end)]) for key, end in ENDS),
+    ("BlockExplorer", {"length": 12}, 0, "block", CUT),
     ("ChunkExplorer", {}, 0, "part", [(key, PARTS[i]) for key, i in [("Right", 1), ("Left", 0), ("Left", 0)]]),
     ("ChunkExplorer", {"part": PARTS[3]}, 0, "part", [("Right", PARTS[4]), ("Right", PARTS[4])]),
     ("ChunkExplorer", {"chunk_len": 5}, 0, "chunk_len", [("Up", 6), ("Down", 5), ("Down", 4)]),
@@ -129,7 +130,8 @@ def test_other_numbers_are_drawn_from_four_seeds(mount, name):
 
 
 NAMED = [  # an explorer, its state, and what stands along the edges of its pictures
-    ("BlockExplorer", {}, ["output t", "input s"]),
+    ("BlockExplorer", {"state": 2}, ["output t", "input s", "past", "future", "2 numbers", "beautiful", "cut"]),
+    ("BlockExplorer", {"kind": "softmax"}, ["no waist"]),
     ("ChunkExplorer", {}, ["multiply-adds", "c, from recurrent (1) to quadratic (T)", "inside", "in + out", "across"]),
     ("MaskExplorer", {}, ["target t", "source s"]),
     ("MaskExplorer", {"text": "to be or not to be", "decays": 0.5, "target": 5}, ["to", "or", "not", "2", "0.13"]),

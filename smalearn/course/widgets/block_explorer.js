@@ -1,13 +1,13 @@
-// The matrix of a state space model, a block of it that is dragged about, and the singular values of the block.
+// The matrix of a state space model, a block of it that is dragged about, and the waist through which the block passes.
 
-import { clamp, dot, explorer, knob, label, make, number, pointOn, power, tall, trace, widthOf, write } from "./base.js";
+import { clamp, dot, explorer, knob, label, make, pointOn, tall, trace, widthOf } from "./base.js";
+import { hourglass, throughState, told } from "./hourglass.js";
 import { dots, sign } from "./numbers.js";
 import { singularValues } from "./singular_values.js";
 
-// KINDS, MAX_LENGTH, MAX_STATE, SEEDS and LOW come from block_explorer.py.
+// KINDS, MAX_LENGTH, MAX_STATE and SEEDS come from block_explorer.py.
 const TRAITS = ["kind", "state", "length", "seed", "block"];
-const [TITLE, BARS, SCALE, CELL, HANDLE, EDGE] = [20, 230, 46, 28, 10, 16]; // pixels: text, bars, their scale, a cell, a corner, a label
-const HIGH = 3; // power of ten on the axis of singular values, which begins at LOW
+const [TITLE, CELL, HANDLE, EDGE] = [20, 28, 10, 16]; // pixels: text, a cell, a corner, a label
 
 // ---- the matrix ---------------------------------------------------------------------------------------------------
 
@@ -67,41 +67,65 @@ function within([top, bottom, left, right], T) {
   return [...fitted(top, bottom, T), ...fitted(left, right, T)];
 }
 
+/** The block of all that comes after a cut and all that comes before it. */
+function cutAt(place, T) {
+  const k = clamp(place, 1, T - 1); // 0 where T is 1
+  return [k, T, 0, Math.max(k, 1)];
+}
+
+/** A block where the text has become longer or shorter: a cut stays a cut. */
+function moved(block, [before, T]) {
+  const [top] = block;
+  return `${block}` === `${cutAt(top, before)}` ? cutAt(Math.round((top * T) / before), T) : within(block, T);
+}
+
 /** The state of the model, and all that follows from it. */
 export function read(view) {
   const [kind, N, T, seed] = TRAITS.map((name) => view.get(name));
   const [top, bottom, left, right] = within(view.get("block"), T);
   const made = generators(view.get("_draws")[seed], { kind, N, T });
   const M = kind === "softmax" ? softmax(made) : semiseparable(made);
-  const values = singularValues(M.slice(top, bottom).map((row) => row.slice(left, right)));
+  const part = M.slice(top, bottom).map((row) => row.slice(left, right));
+  const values = singularValues(part);
   const cut = view.get("_cut") * Math.sqrt(M.reduce((sum, row) => sum + dot(row, row), 0));
   const rank = values.filter((value) => value > cut).length;
   const [first, end] = [Math.max(top, left), Math.min(right, bottom)]; // rows before and columns after them are 0
   const [beyond, full] = [Math.max(end - first - 1, 0), Math.max(Math.min(bottom - first, end - left), 0)];
   const bounded = kind !== "softmax" && !beyond;
   const bound = kind === "softmax" ? full : Math.min(full, N + beyond);
-  return { kind, N, T, block: [top, bottom, left, right], M, values, cut, rank, beyond, bounded, bound };
+  const block = [top, bottom, left, right];
+  const cutting = Math.min(first + 1, end); // as many words may pass the waist: the state after the last of them
+  const flow = kind === "softmax" ? { write: [], read: [] } : throughState(made, block, cutting - 1, N);
+  return { kind, N, T, block, M, part, values, cut, rank, beyond, bounded, bound, cutting, flow };
 }
 
 const named = ([top, bottom, left, right]) => `M[${top}:${bottom}, ${left}:${right}]`;
 
 const TITLES = {
-  state: "Drag a block below the diagonal: how large can its rank get?",
-  softmax: "Softmax attention has no state in between: the larger a block, the larger its rank",
+  state: "All that the past tells the future passes through N numbers",
+  softmax: "Softmax attention has no waist: each word reaches each later word by a thread of its own",
 };
 
-/** The read-out: the rank of the block. */
-function headline({ block: [top, bottom, left, right], rank, bound }) {
-  return `A block of ${bottom - top} by ${right - left} has rank ${rank}, of at most ${bound}`;
+const COLOURS = "Blue: positive. Orange, stroked or dashed: negative. Dots: 0. The stronger a colour, the larger.";
+
+const many = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
+
+/** The read-out: how many entries the block has, what they pass, and its rank. */
+function headline({ block: [top, , left], part, kind, N, bounded, beyond, rank, bound }) {
+  const threads = part.flatMap((row, t) => row.filter((_, s) => left + s <= top + t)).length;
+  const waist = bounded ? ` through ${many(N, "number")}` : `, ${many(beyond, "word")} beside the waist`;
+  return `${many(threads, "thread")}${kind === "softmax" ? ", no waist" : waist}: rank ${rank}, of at most ${bound}`;
 }
 
 /** What a screen reader hears, and everyone can read. */
-function describe({ kind, N, block, rank, bounded, beyond, bound }) {
+function describe(now, lit) {
+  const { kind, N, block, rank, bounded, beyond, bound } = now;
   const below = `What passes from its inputs to its outputs passes through N = ${N} numbers`;
   const above = "It lies above the diagonal, where M is 0 by convention: no output hears a later input";
   const across = `It reaches above the diagonal, where M is 0 by convention, so its rank may exceed N = ${N} by ${beyond}`;
   const softmax = `Softmax attention has no state in between: its N = ${N} features are no bound`;
   return [
+    lit === undefined ? "" : told(now, lit),
     `The block ${named(block)} has rank ${rank} of at most ${bound}. `,
     `${bound === 0 ? above : kind === "softmax" ? softmax : bounded ? below : across}.`,
   ].join("");
@@ -110,6 +134,8 @@ function describe({ kind, N, block, rank, bounded, beyond, bound }) {
 // ---- drawing ------------------------------------------------------------------------------------------------------
 
 const cellSize = (T, width) => Math.min(CELL, Math.floor((tall(width - EDGE) - 2 * HANDLE) / T));
+
+const pictureHeight = (T, width) => TITLE + 2 * HANDLE + cellSize(T, width) * T + EDGE;
 
 /** An interval of rows and one of columns in pixels: left, top, width, height. */
 function frame([top, bottom, left, right], cell) {
@@ -159,41 +185,6 @@ function paintMatrix(pen, { M, T, N, kind, block, bounded }, width, view, hot) {
   for (const { at } of corners(box)) knob(pen, at, hot, view);
 }
 
-/** Singular values as bars on a logarithmic axis, the tolerance, and N as a line behind the bar N. */
-function paintValues(pen, { values, cut, N, rank, bounded, block }, width, { colour, font }) {
-  const y = (value) => TITLE + 8 + BARS * (1 - clamp((Math.log10(value) - LOW) / (HIGH - LOW), 0, 1));
-  const column = (width - SCALE - 4) / Math.max(values.length, 12);
-  Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
-  label(pen, `Singular values of ${named(block)}`, [2, 8], { room: width });
-  Object.assign(pen, { font: font(12), fillStyle: colour("dim"), strokeStyle: colour("line"), lineWidth: 1 });
-  for (let exponent = HIGH; exponent >= LOW; exponent -= 3) {
-    const high = y(10 ** exponent);
-    label(pen, power(exponent), [SCALE - 8, high], { align: "right" });
-    trace(pen, [[SCALE, high], [width, high]]);
-  }
-  for (const [i, value] of values.entries()) {
-    pen.fillStyle = colour(i < rank ? "first-strong" : "dim");
-    pen.fillRect(SCALE + (i + 0.1) * column, y(value), 0.8 * column, y(0) - y(value));
-  }
-  const wall = SCALE + N * column;
-  for (const [line, dash, ends] of [
-    [bounded ? "ink" : "dim", bounded ? [] : [2, 4], [[wall, TITLE + 8], [wall, y(0)]]],
-    ["limit", [6, 4], [[SCALE, y(cut)], [width, y(cut)]]],
-  ]) {
-    Object.assign(pen, { strokeStyle: colour(line), lineWidth: 2 });
-    pen.setLineDash(dash);
-    trace(pen, ends);
-  }
-  pen.setLineDash([]);
-  pen.fillStyle = colour("ink");
-  label(pen, bounded ? `N = ${N}` : `N = ${N}, no bound here`, [wall + 5, TITLE + 16]);
-  write(pen, "tolerance", [width - 32, y(cut) + 10], { ink: colour("limit"), halo: colour("paper") });
-  pen.fillStyle = colour("dim");
-  for (let i = 0; i < values.length; i += values.length > 16 ? 4 : 1) {
-    label(pen, number(i + 1), [SCALE + (i + 0.5) * column, y(0) + 10], { align: "center" });
-  }
-}
-
 // ---- the parts of a view ------------------------------------------------------------------------------------------
 
 function controls(view, parent) {
@@ -207,15 +198,14 @@ function controls(view, parent) {
     min: 1,
     max: MAX_LENGTH,
     get: () => view.get("length"),
-    set: (length) => view.set({ length, block: within(view.get("block"), length) }),
+    set: (length) => view.set({ length, block: moved(view.get("block"), [view.get("length"), length]) }),
   });
   const boxes = make(sliders, "div", { class: "boxes" });
-  const slide = { at: () => view.get("block")[0], to: () => view.get("length") - 1 };
-  view.player(boxes, { text: "Play: slide along the diagonal", ...slide, set: (top) => view.set({ block: widest(top) }), every: 400 });
-  const [seed, largest] = ["", "Take the largest"].map((text) => make(boxes, "button", { type: "button" }, text));
-  const widest = (top = view.get("block")[0]) => [top, view.get("length"), 0, top + 1];
+  const cut = { at: () => view.get("block")[0], from: 1, to: () => view.get("length") - 1 };
+  const put = (k) => view.set({ block: cutAt(k, view.get("length")) });
+  view.player(boxes, { text: "Play: move the cut", ...cut, set: put, every: 400 });
+  const seed = make(boxes, "button", { type: "button" });
   view.listen(seed, "click", () => view.set({ seed: (view.get("seed") + 1) % SEEDS }));
-  view.listen(largest, "click", () => view.set({ block: widest() }));
   view.parts.push(() => (seed.textContent = `Draw other numbers (seed ${view.get("seed")})`));
 }
 
@@ -225,7 +215,7 @@ function matrixPart(view, parent, now) {
   let canvas;
   canvas = view.canvas(parent, {
     label: "M with a block; arrow keys move the block, Shift and arrow keys move its lower right corner",
-    height: (width) => TITLE + 2 * HANDLE + cellSize(now().T, width) * now().T + EDGE,
+    height: (width) => pictureHeight(now().T, width),
     paint: (pen, width) => paintMatrix(pen, now(), width, view, canvas?.hot),
   });
   const cell = () => cellSize(now().T, widthOf(canvas));
@@ -258,7 +248,7 @@ function matrixPart(view, parent, now) {
     if (shift) place([top, clamp(bottom - dy, top + 1, T), left, clamp(right + dx, left + 1, T)]);
     else place([top - dy, bottom - dy, left + dx, right + dx]);
   });
-  make(parent, "span", { class: "dim" }, "Blue: positive. Orange, with a stroke: negative. Dots: 0. The stronger a colour, the larger.");
+  make(parent, "span", { class: "dim" }, COLOURS);
 }
 
 /** The block with one corner put to a place, in cells; it may pass the opposite one. */
@@ -277,20 +267,19 @@ export default explorer(TRAITS, (view) => {
   view.head({
     title: () => TITLES[shown.kind === "softmax" ? "softmax" : "state"],
     headline: () => headline(shown),
-    hint: "Drag the block or a corner of it, also across the diagonal.",
+    hint: "Drag the cut, or the block in M and its corners, also across the diagonal. Point at a word.",
   });
   controls(view, view.root);
   const parts = make(view.root, "div", { class: "parts" });
-  matrixPart(view, make(parts, "div"), () => shown);
-  const values = view.canvas(make(parts, "div"), {
-    label: "Singular values of the block; left and right arrow keys change N",
-    height: () => TITLE + 8 + BARS + 22,
-    paint: (pen, width) => paintValues(pen, shown, width, view),
+  const lit = hourglass(view, make(parts, "div"), {
+    now: () => shown,
+    height: (width) => Math.max(pictureHeight(shown.T, width), 200),
+    put: (k) => view.set({ block: cutAt(k, shown.T) }),
   });
-  view.arrows(values, (dx, dy) => view.set({ state: clamp(view.get("state") + dx + dy, 1, MAX_STATE) }));
-  view.describe(view.root, () => describe(shown));
+  matrixPart(view, make(parts, "div"), () => shown);
+  view.describe(view.root, () => describe(shown, lit()));
   view.nudge(() => {
     const [{ block, T }, shift] = [shown, (i) => Math.round(3 * Math.sin((Math.PI * i) / 24))];
-    return Array.from({ length: 25 }, (_, i) => ({ block: within(block.map((edge) => edge + shift(i)), T) }));
+    return Array.from({ length: 25 }, (_, i) => ({ block: cutAt(block[0] + shift(i), T) }));
   });
 });

@@ -1,14 +1,14 @@
-"""A block of the matrix of a state space model, dragged about: its singular values, its rank, and the bound N."""
+"""A block of the matrix of a state space model as threads through a waist of N numbers: its rank, and the bound N."""
 
 from __future__ import annotations
 
 import base64
-import math
 
 import torch
 import traitlets
 
 from smalearn.course.widgets.base import Choice, Explorer, Size, module
+from smalearn.data import zen_of_python
 from smalearn.kernel_attention import softmax_weights
 from smalearn.ssm import Semiseparable
 from smalearn.testing import TOLERANCE, random_tensors
@@ -17,17 +17,20 @@ __all__ = ["BlockExplorer"]
 
 KINDS = ["scalar", "diagonal", "general", "delta", "softmax"]
 MAX_LENGTH, MAX_STATE, SEEDS = 32, 6, 4
-FLOOR = 1e-18  # of the axis of singular values; a smaller one has no bar
+WORDS = " ".join(zen_of_python().lower().splitlines()[2:]).replace(".", "").split()[:MAX_LENGTH]
 CUT = TOLERANCE[torch.float64]
 
 
 class BlockExplorer(Explorer):
-    """The matrix M[t, s] = C_t^T A_t ... A_(s+1) B_s of a state space model, and the rank of a block of it.
+    """The matrix M[t, s] = C_t^T A_t ... A_(s+1) B_s of a state space model, and a block of it as an hourglass.
 
-    No block on or below the diagonal has a rank above N, however large it is: all that its outputs know of its inputs
-    passes through N numbers. Above the diagonal M is 0 by convention, and every step by which a block reaches there may
-    add one to its rank. Causal softmax attention with N features, for comparison, has blocks of full rank. The block is
-    dragged, or moved by arrow keys; it is resized by its corners, or by Shift and arrow keys.
+    The words of a text name the steps; A, B and C are drawn at random. Each entry of the block is a thread from a word
+    s to a word t. No block on or below the diagonal has a rank above N, however large it is: all its threads pass
+    through the N numbers of the state. Above the diagonal M is 0 by convention; every step by which a block reaches
+    there leads a word around this waist, and may add one to the rank. Causal softmax attention with N features, for
+    comparison, has no waist, and blocks of full rank. The cut is dragged, or moved by arrow keys, and so is the block
+    in M, which is resized by its corners, or by Shift and arrow keys. The threads of a word light up where one points
+    at it.
 
     Args:
         kind: of A, "scalar", "diagonal", "general" or "delta" (the delta rule's I - β k k^T); or "softmax" for softmax
@@ -35,8 +38,8 @@ class BlockExplorer(Explorer):
         state: size N, from 1 to 6.
         length: T, from 1 to 32.
         seed: of A, B and C, from 0 to 3.
-        block: (top, bottom, left, right), for M[top:bottom, left:right]; one below the diagonal if None. It is moved,
-            and shrunk where it must be, if T becomes too small for it.
+        block: (top, bottom, left, right), for M[top:bottom, left:right]; the lower left quarter if None. It is
+            moved, and shrunk where it must be, if T becomes too small for it.
 
     Raises:
         ValueError: the block is not within M or is empty, or another argument is not one of the above.
@@ -57,12 +60,13 @@ class BlockExplorer(Explorer):
     _esm = module(
         "singular_values.js",
         "numbers.js",
+        "hourglass.js",
         "block_explorer.js",
         KINDS=KINDS,
         MAX_LENGTH=MAX_LENGTH,
         MAX_STATE=MAX_STATE,
         SEEDS=SEEDS,
-        LOW=round(math.log10(FLOOR)),
+        WORDS=WORDS,
     )
     _draws = traitlets.List().tag(sync=True)
     _cut = traitlets.Float(CUT).tag(sync=True)
@@ -149,9 +153,8 @@ class BlockExplorer(Explorer):
 
 
 def _own_block(length: int) -> list[int]:
-    """A square below the diagonal, with room to be moved."""
-    side = max(1, length // 3)
-    return [length // 2, length // 2 + side, length // 8, length // 8 + side]
+    """All that the second half of the text can know of the first."""
+    return [length // 2, length, 0, max(1, length // 2)]
 
 
 def _fitted(pair: list[int], length: int) -> list[int]:
