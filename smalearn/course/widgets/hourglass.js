@@ -123,7 +123,10 @@ function paint(pen, now, place, lit, hot, view) {
 export function hourglass(view, parent, { now, height, put }) {
   let [canvas, moves] = [];
   const count = () => now().part.length + now().part[0].length;
-  const lit = () => [view.hover ?? view.lit].find((i) => i < count());
+  const lit = () => {
+    const word = view.hover ?? view.lit;
+    return word < count() ? word : undefined; // the text may have become shorter
+  };
   canvas = view.canvas(parent, {
     label: "Threads from past to future; left and right arrow keys move the cut, up and down keys light a word",
     height,
