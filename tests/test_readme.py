@@ -187,8 +187,10 @@ def test_what_is_said_of_a_gpu_is_what_was_recorded():
     multilevel = [medians(part) for part in recorded("gpu/nvidia-h200/multilevel")["contests"]]
     shares = [one["multilevel_forward, 8|8|8|8|8|8|8|8"] / one["scaled_dot_product_attention"] for one in multilevel]
     assert "takes {:.2f} to {:.2f} of the time of PyTorch's".format(*sorted(shares)) in results
+    assert f"`multilevel.json` ({recorded('gpu/nvidia-h200/multilevel')['machine']['date'][:10]})" in results
+    assert f"`h200_programs.json` ({recorded('h200_programs')['date']})" in results
     parts = recorded("h200_programs")["milliseconds"]
-    _, backward = ({name: sum(one.values()) for name, one in parts[way].items()} for way in parts)
+    forward, backward = ({name: sum(one.values()) for name, one in parts[way].items()} for way in parts)
     once, again = (backward[name] for name in ("mamba_ssm", "mamba_ssm, again"))
     chapter = (ROOT / "chapters/12_chunked_kernel.ipynb").read_text(encoding="utf-8")
     assert f"ours took {times[0]} ms beside {medians(ssd['contests'][2])[MAMBA]:.2f} of `mamba_ssm`" in chapter
@@ -202,6 +204,9 @@ def test_what_is_said_of_a_gpu_is_what_was_recorded():
     first, now = parts["backward"]["ours, first form"], parts["backward"]["ours"]
     slower = sorted(backward["ours, first form"] / one for one in (once, again))
     assert "took {:.1f} to {:.1f} times as long".format(*slower) in chapter
+    calls = forward["ours, first form"], medians(ssd["contests"][2])[MAMBA], forward["mamba_ssm, again"]
+    told = "took {:.2f} ms, that of `mamba_ssm` between {:.2f} (without the gaps between launches) and {:.2f};"
+    assert told.format(*calls) in chapter
     assert f"{now['pairs'] + now['groups']:.1f} ms in place of {first['chunks']:.1f}" in chapter
     walks = (parts["forward"][name]["walk"] for name in ("ours", "ours, first form"))
     assert "{:.2f} ms in place of {:.2f}".format(*walks) in chapter
@@ -217,6 +222,11 @@ def test_what_is_said_of_a_gpu_is_what_was_recorded():
 @pytest.mark.parametrize("link", re.findall(r"(?:\]\(|srcset=\"|src=\")([^)#:\"]+)", README))
 def test_its_links_lead_somewhere(link):
     assert (ROOT / link).exists()
+
+
+def test_the_version_of_transformers_is_the_pinned_one():
+    pin = re.search(r"^transformers==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)
+    assert f"are those of transformers {pin[1]} up to" in README
 
 
 def test_it_lists_every_chapter():

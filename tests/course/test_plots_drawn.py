@@ -117,7 +117,7 @@ def test_peers_are_labelled_by_the_first_of_ours():
 def test_every_level_has_its_figures():
     ax = hierarchy(LEVELS)
     assert words(ax.texts) == [
-        *("registers", "256 kB", "not published"),
+        *("registers", "256 kB"),
         *("cache", "50 MB", "5.5 TB/s"),
         *("memory", "80 GB", "3 TB/s"),
     ]

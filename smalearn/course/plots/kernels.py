@@ -57,8 +57,8 @@ def hierarchy(levels: Sequence[Level], ax: Axes | None = None, *, title: str | N
         ax.add_patch(FancyBboxPatch(*box, facecolor=f"C{number}", **style))
         ax.text(0, -number, level.name, ha="center", va="center", color=INK)
         ax.text(-0.56, -number, _amount(level.size, 1024, "B"), ha="right", va="center", color=INK)
-        speed = "not published" if level.bandwidth is None else _amount(level.bandwidth, 1000, "B/s")
-        ax.text(0.56, -number, speed, ha="left", va="center", color=GREY if level.bandwidth is None else INK)
+        if level.bandwidth is not None:
+            ax.text(0.56, -number, _amount(level.bandwidth, 1000, "B/s"), ha="left", va="center", color=INK)
     ax.set(xlim=(-0.85, 0.95), ylim=(-len(levels) + 0.5, 0.5))
     ax.axis("off")
     return ax
