@@ -22,8 +22,6 @@ from smalearn.course import progress
 from smalearn.course.spawned import SPAWN, killed_by_ctrl_c
 from smalearn.course.timing import grown_bytes, one_thread, saved_bytes, warm_seconds
 
-__all__ = ["Implementation", "Run", "alone", "compare", "memory", "memory_of", "processes"]
-
 
 @dataclass(frozen=True)
 class Implementation:

@@ -9,8 +9,6 @@ from torch.utils.checkpoint import checkpoint
 
 from smalearn.linear_attention import linear_attention_recurrent
 
-__all__ = ["DECAYS", "Problem", "by_segments", "operands", "recurrence", "way"]
-
 SEGMENT = 64  # tokens of the recurrence between two states that its backward keeps
 
 DECAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -9,8 +9,6 @@ import torch
 from benchmarks.contest import Finish, gathered
 from smalearn.course.timing import machine, one_thread, quartiles
 
-__all__ = ["Row", "at_least", "at_most", "number", "record", "sections", "summary", "table"]
-
 Rows = Iterable[Sequence[str]]
 
 

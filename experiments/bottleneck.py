@@ -20,8 +20,6 @@ from experiments.grid import each_seed, grid, model_lines
 from smalearn.course.ch10.layer import Model, Setting, batch, build, squared_error, title, training
 from smalearn.course.timing import CLOCK, interleaved
 
-__all__ = ["FULL", "SMOKE", "Timing", "clock", "clock_transformers", "jobs", "main", "run", "table", "work"]
-
 
 @dataclass(frozen=True)
 class Timing:

@@ -42,8 +42,6 @@ from smalearn.models import (
 from smalearn.multilevel import parse_ranks, score_macs
 from smalearn.train import Plan, mean_loss
 
-__all__ = ["FULL", "PAPER", "RATES", "SMOKE", "Setting", "build", "main", "run", "table"]
-
 SCHEMES = ("standard", "width-stable")
 
 

@@ -14,8 +14,6 @@ from smalearn.course.executors import Lost, executor
 from smalearn.course.spawned import killed_by_ctrl_c
 from smalearn.data import Source
 
-__all__ = ["Experiment", "command_parser", "print_result"]
-
 
 @dataclass(frozen=True)
 class Experiment:

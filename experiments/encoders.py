@@ -13,8 +13,6 @@ from smalearn.fast import multilevel_attention
 from smalearn.kernel_attention import softmax_attention
 from smalearn.models import Block, MultiLevelAttention
 
-__all__ = ["CrossAttention", "EncoderDecoder", "Forecaster", "LevelAttention", "RelativeBias", "Repeat", "buckets"]
-
 
 def buckets(length: int, count: int, reach: int, causal: bool) -> torch.Tensor:
     """Bucket of every (query, key) pair: near distances have one learned bias each, far ones share theirs.

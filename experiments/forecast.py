@@ -23,8 +23,6 @@ from smalearn.models import Block
 from smalearn.multilevel import parse_ranks, score_macs
 from smalearn.train import Plan, mean_loss
 
-__all__ = ["FULL", "SMOKE", "Setting", "build", "main", "quantise", "run", "table"]
-
 REPEATS = {"last value": 1, "day before": 24}
 """Forecasts that learn nothing, and how many hours they repeat."""
 

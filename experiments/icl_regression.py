@@ -33,8 +33,6 @@ from smalearn.scores.mup import initialise, learning_rates
 from smalearn.train import Plan
 from smalearn.weights import as_mlbtc
 
-__all__ = ["FULL", "PAPER", "SMOKE", "Regressor", "Setting", "build", "main", "run", "table", "task"]
-
 
 @dataclass(frozen=True)
 class Setting:

@@ -38,8 +38,6 @@ from smalearn.models import (
 )
 from smalearn.train import Plan, mean_loss
 
-__all__ = ["FULL", "LONGEST", "MIXERS", "SMOKE", "Setting", "build", "main", "run", "table", "trial"]
-
 LONGEST = 256  # tokens of the longest text of `recall_stream`
 MIXERS: dict[str, Callable[[int, int], tuple[Mixer, Mixer]]] = {
     "attention": lambda dim, state: (ShortConvolution(dim), SoftmaxAttention(dim)),

@@ -29,8 +29,6 @@ from smalearn.models import Block, Mamba2, SequenceModel
 from smalearn.models.mamba2 import time_last
 from smalearn.train import Plan
 
-__all__ = ["FULL", "SMOKE", "TIMEOUT", "Setting", "SplitMamba2", "build", "main", "own", "share_of_loss", "training"]
-
 TIMEOUT = timedelta(seconds=60)
 """Time after which a rank that waits for the others gives up."""
 

@@ -7,8 +7,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FOLDER", "PublicFile", "Source", "UnreachableError", "fetch"]
-
 FOLDER = "SMALEARN_DATA"
 """The environment variable that names a folder with the files, for a machine without network."""
 

@@ -6,8 +6,6 @@ import torch
 
 from smalearn._checks import broadcast_shapes
 
-__all__ = ["grouped"]
-
 
 def grouped(
     X: torch.Tensor,

@@ -22,8 +22,6 @@ from smalearn.fast import tile
 from smalearn.fast.lanes import refuse, running
 from smalearn.fast.strict import strict
 
-__all__ = ["Kernel", "next_power_of_2", "sender", "triton"]
-
 HINTS = ("num_warps", "num_stages")
 UNKNOWN = {x for name, x in vars(torch).items() if name.startswith(("float8", "float4", "complex32"))}
 """Dtypes that the emulator's tiles do not have."""

@@ -11,8 +11,6 @@ from typing import NoReturn
 
 import numpy as np
 
-__all__ = ["BRAIN", "Number", "Tile", "cast", "compiled", "named", "promoted", "refuse", "running", "values", "word"]
-
 Number = int | float | bool
 WORDS = {
     "T": "tl.trans(x)",

@@ -12,8 +12,6 @@ from smalearn.fast.triton.multilevel import multilevel_forward, multilevel_handl
 from smalearn.multilevel.levels import check_levels
 from smalearn.multilevel.scores import batched_scores
 
-__all__ = ["executed_macs", "multilevel_attention"]
-
 
 def multilevel_attention(
     Q: torch.Tensor,

@@ -14,8 +14,6 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from smalearn._checks import ShapeError
 
-__all__ = ["MATRIX", "SCALAR", "Rule", "Scan", "group_of"]
-
 
 class Rule(NamedTuple):
     """What a transition does to a state.

@@ -16,8 +16,6 @@ import numpy as np
 from smalearn.fast.lanes import Tile, named, refuse, word
 from smalearn.fast.tile import constexpr
 
-__all__ = ["outside", "strict"]
-
 INFINITY = 'float("inf")'
 LIBRARIES = ("torch", "numpy", "math", "einops")
 ABSENT = {

@@ -9,8 +9,6 @@ from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.linear_attention.parallel import decayed_scores
 from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
 
-__all__ = ["in_chunks", "linear_attention_chunked", "pass_states"]
-
 
 def linear_attention_chunked(
     Q: torch.Tensor,

@@ -22,16 +22,6 @@ from smalearn.linear_attention.generalized_delta import (
 )
 from smalearn.linear_attention.inputs import key_gate
 
-__all__ = [
-    "check_delta",
-    "delta_in_chunks",
-    "delta_rule_chunked",
-    "delta_rule_recurrent",
-    "delta_rule_step",
-    "l2norm",
-    "weigh_keys",
-]
-
 
 def delta_rule_recurrent(
     Q: torch.Tensor,

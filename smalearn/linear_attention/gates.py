@@ -8,8 +8,6 @@ import math
 import torch
 import torch.nn.functional as F
 
-__all__ = ["exp_bounded", "log_of_gate", "log_softplus", "running_max"]
-
 
 def exp_bounded(x: torch.Tensor) -> torch.Tensor:
     """exp(x), at most the square root of the dtype's largest number: e^44 in float32, e^354 in float64.

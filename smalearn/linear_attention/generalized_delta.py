@@ -23,18 +23,6 @@ from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.linear_attention.parallel import decayed_scores
 from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
 
-__all__ = [
-    "check_generalized",
-    "check_keys",
-    "correct_by_token",
-    "correct_in_chunks",
-    "correct_token",
-    "gate_of_token",
-    "generalized_delta_rule_chunked",
-    "generalized_delta_rule_recurrent",
-    "generalized_delta_rule_step",
-]
-
 Tensor = torch.Tensor
 
 

@@ -4,8 +4,6 @@ import torch
 
 from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_log_a, check_shapes, check_tensor
 
-__all__ = ["check_inputs", "key_gate"]
-
 REMEDY = {"tn": "linear_attention_chunked", "tpn": "linear_attention_recurrent"}
 
 

@@ -22,8 +22,6 @@ from smalearn.masks import HierarchicalMask, level_count
 from smalearn.masks.decay import join_chunks, split_chunks, until_end
 from smalearn.masks.hierarchical import add_levels_
 
-__all__ = ["log_linear_attention", "log_linear_step"]
-
 
 def log_linear_attention(
     Q: torch.Tensor,

@@ -8,8 +8,6 @@ from smalearn.contractions import contract
 from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.masks.decay import decay_matrix, join_neighbours, since_start, until_end
 
-__all__ = ["decayed_scores", "linear_attention_parallel"]
-
 
 def linear_attention_parallel(
     Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, log_a: torch.Tensor | None = None

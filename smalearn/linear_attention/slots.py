@@ -6,8 +6,6 @@ from einops import rearrange
 from smalearn._checks import check_dtypes, check_log_a, check_pair, check_shapes
 from smalearn.linear_attention.chunked import linear_attention_chunked
 
-__all__ = ["gated_slot_attention", "slot_weights"]
-
 
 def gated_slot_attention(
     Q: torch.Tensor,

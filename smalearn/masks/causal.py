@@ -12,8 +12,6 @@ from smalearn.masks.base import PROMOTIONS, RULES, Mask
 from smalearn.masks.decay import decay_matrix
 from smalearn.masks.scan import decay_powers, lower_toeplitz, running_sum, scan_chunked, scan_constant
 
-__all__ = ["CausalMask", "DecayMask", "SemiseparableMask", "check_decay"]
-
 
 class CausalMask(Mask):
     """L[t, s] = 1 if s ≤ t else 0: target t sees sources 0..t (Mamba-2 paper, section 4.1.4).

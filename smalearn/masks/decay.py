@@ -12,8 +12,6 @@ import torch.nn.functional as F
 
 from smalearn._checks import check_dtypes, check_shapes
 
-__all__ = ["decay_matrix", "join_chunks", "join_neighbours", "segsum", "since_start", "split_chunks", "until_end"]
-
 
 def segsum(log_a: torch.Tensor) -> torch.Tensor:
     """Segment sums, the logarithm of the 1-semiseparable matrix: Σ_{s < k ≤ t} log_a[k] for s ≤ t, else −inf.

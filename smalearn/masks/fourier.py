@@ -10,8 +10,6 @@ from smalearn.masks.base import PROMOTIONS, RULES, Mask
 from smalearn.masks.causal import CausalMask, DecayMask
 from smalearn.masks.scan import decay_powers
 
-__all__ = ["FourierMask", "ToeplitzMask"]
-
 BATCH_NUMBERS = 1 << 20
 """Numbers that are transformed at once: half takes 1.15 times as long, double the same (one thread of an AMD EPYC)."""
 

@@ -14,8 +14,6 @@ from smalearn.masks.base import RULES, Mask
 from smalearn.masks.causal import SemiseparableMask
 from smalearn.masks.decay import decay_matrix, join_chunks, split_chunks, until_end
 
-__all__ = ["HierarchicalMask", "add_levels_", "level_count", "level_matrix"]
-
 CHUNK_LEN = 16  # Tokens, a power of 2, whose lowest levels are one dense product.
 
 

@@ -20,8 +20,6 @@ from smalearn.multilevel.rope import check_pairs, rope_levels
 from smalearn.multilevel.texts import text_starts
 from smalearn.multilevel.window import window_attention
 
-__all__ = ["GroupedAttention", "MultiLevelAttention", "SoftmaxAttention", "WindowAttention"]
-
 
 class GroupedAttention(Mixer):
     """Causal softmax attention with grouped KV heads: the base class of all mixers in this module.

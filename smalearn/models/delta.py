@@ -15,8 +15,6 @@ from smalearn.models.layers import CausalConvolution, RMSNorm, WideLinear, divid
 from smalearn.models.mamba2 import initial_dt_bias
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 
-__all__ = ["GatedDeltaNet", "GatedDeltaNet2"]
-
 
 class GatedDeltaNet(RecurrentMixer):
     """The gated delta rule as a mixer, as Qwen3-Next has it.

@@ -11,8 +11,6 @@ from smalearn.linear_attention import linear_attention_step
 from smalearn.models.layers import CausalConvolution, RMSNorm, divide
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 
-__all__ = ["LinearAttention", "ShortConvolution"]
-
 
 class LinearAttention(RecurrentMixer):
     """Causal linear attention without decay: the Mamba-2 block less its gates, decay, skip, and shared keys.

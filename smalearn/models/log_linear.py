@@ -12,8 +12,6 @@ from smalearn.linear_attention import log_linear_attention, log_linear_step
 from smalearn.masks import level_count
 from smalearn.models.mamba2 import Mamba2, time_last
 
-__all__ = ["LogLinearCache", "LogLinearMamba2"]
-
 
 class LogLinearCache(NamedTuple):
     """State of log-linear attention between two calls.

@@ -13,8 +13,6 @@ from smalearn.models.layers import CausalConvolution, WideLinear, narrow
 from smalearn.models.mamba2 import initial_dt_bias
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 
-__all__ = ["Mamba1"]
-
 
 class Mamba1(RecurrentMixer):
     """The Mamba block with S6, the selective diagonal state space model: P = 1, so every channel is a head.

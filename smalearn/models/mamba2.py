@@ -15,8 +15,6 @@ from smalearn.models.layers import CausalConvolution, GatedRMSNorm, divide, narr
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 from smalearn.ssd import ssd_step
 
-__all__ = ["Mamba2", "initial_dt_bias", "time_last"]
-
 
 class Mamba2(RecurrentMixer):
     """The Mamba-2 block, in training and in decoding.

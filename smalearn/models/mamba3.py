@@ -25,8 +25,6 @@ from smalearn.models.mamba2 import initial_dt_bias
 from smalearn.models.mixer import RecurrentMixer, forget
 from smalearn.multilevel.rope import turn_pairs
 
-__all__ = ["Mamba3", "Mamba3Cache"]
-
 SLOWEST = 1e-4  # the least decay rate -A
 
 

@@ -19,18 +19,6 @@ from smalearn._checks import (
 )
 from smalearn.multilevel.texts import check_reset
 
-__all__ = [
-    "Cache",
-    "Mixer",
-    "RecurrentCache",
-    "RecurrentMixer",
-    "check_tokens",
-    "forget",
-    "given",
-    "select_rows",
-    "weights_of",
-]
-
 
 class Cache(Protocol):
     """State of a mixer between two calls. No call changes a cache: an old one can be decoded from again."""

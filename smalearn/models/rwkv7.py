@@ -13,8 +13,6 @@ from smalearn.linear_attention import DELTA_MODELS, generalized_delta_rule_step
 from smalearn.models.layers import WideLinear, divide, narrow
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, weights_of
 
-__all__ = ["RWKV7"]
-
 
 class RWKV7(RecurrentMixer):
     """RWKV-7's time mixing as a mixer.

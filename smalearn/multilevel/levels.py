@@ -7,19 +7,6 @@ import torch
 
 from smalearn._checks import ShapeError, check_count, check_counts, check_type, holds
 
-__all__ = [
-    "Blocks",
-    "check_levels",
-    "check_ranks",
-    "halving_blocks",
-    "key_numbers",
-    "level_counts",
-    "live_key_numbers",
-    "parse_ranks",
-    "same_blocks",
-    "score_macs",
-]
-
 Blocks = int | torch.Tensor
 """One level: the length of its blocks, or for each token the number of its block."""
 

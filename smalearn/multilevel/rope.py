@@ -7,8 +7,6 @@ from torch.library import custom_op
 
 from smalearn._checks import ShapeError, check_counts, check_dtypes, check_number, check_shapes, check_tensor
 
-__all__ = ["check_pairs", "rope", "rope_levels", "turn_pairs"]
-
 
 def rope(x: torch.Tensor, positions: torch.Tensor | None = None, base: float = 10000.0) -> torch.Tensor:
     """Rotary position embedding: every pair of neighbouring features is a point in a plane, turned by its position.

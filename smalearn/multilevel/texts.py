@@ -10,8 +10,6 @@ import torch
 
 from smalearn._checks import ShapeError, broadcast_shapes, check_tensor
 
-__all__ = ["check_reset", "more_starts", "text_starts"]
-
 
 def check_reset(function: str, reset: torch.Tensor | None, leading: Sequence[int], like: torch.Tensor, axis: int = -2):
     """Check that a reset, unless it is None, is boolean and (..., T), with these leading axes or fewer.

@@ -18,17 +18,6 @@ from smalearn.weights import (
     Weight,
 )
 
-__all__ = [
-    "ORDERS",
-    "alike",
-    "check_order",
-    "check_weights",
-    "has_levels",
-    "normed_factors",
-    "orders_of",
-    "score_factors",
-]
-
 ORDERS = ("keys", "both", "keys by level", "dense", "dense by level")
 """Names of all orders: equations (31) and (34), (29) and (33), (30), (27), (28)."""
 

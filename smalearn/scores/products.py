@@ -14,8 +14,6 @@ from smalearn.weights import (
     Weight,
 )
 
-__all__ = ["apply_heads", "by_order", "two_sides"]
-
 
 def apply_heads(X: torch.Tensor, weights: Sequence[Weight]) -> torch.Tensor:
     """M_h x for every token and head, by the weights' own fast product, all heads at once.

@@ -7,8 +7,6 @@ import torch
 from smalearn._checks import ShapeError, broadcast_shapes, check_dtypes, check_float32_or, check_shapes
 from smalearn._structured import widen
 
-__all__ = ["check_generators", "full_transitions", "recur", "start", "states", "transitions"]
-
 SHAPES = {-1: "(..., T)", 0: "(..., T, N)", 1: "(..., T, N, N)"}
 
 

@@ -9,8 +9,6 @@ from torch import nn
 from smalearn._checks import ShapeError, brief, broadcast_shapes, check_dtypes, check_finite, check_shapes
 from smalearn._structured import Structured, check_operand, html_table
 
-__all__ = ["Weight", "check_factors", "matrix", "normal", "parameter", "split", "truncated"]
-
 
 class Weight(Structured, nn.Module, ABC):
     """An (m, n) matrix over features, held by fewer numbers than its m·n entries.

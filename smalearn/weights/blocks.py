@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["direct_sum", "expand", "project"]
-
 
 def project(F: torch.Tensor, sizes: Sequence[int], X: torch.Tensor) -> torch.Tensor:
     """(⊕_k F_k^T) X: every block of X is met by its own block of F.

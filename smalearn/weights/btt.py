@@ -8,8 +8,6 @@ import torch
 from smalearn._checks import check_count, check_type, seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
 
-__all__ = ["BlockTensorTrain", "balanced_sizes", "check_sizes", "check_sizes_of"]
-
 
 class BlockTensorTrain(Weight):
     """M = P_L (⊕_j L_j) P_R (⊕_k R_k^T), equation (11): mix within blocks, regroup, mix within the new blocks, regroup.

@@ -6,8 +6,6 @@ from smalearn._checks import ShapeError, check_count, check_dtypes, seeded
 from smalearn.weights.base import Weight, matrix, normal, parameter
 from smalearn.weights.btt import BlockTensorTrain
 
-__all__ = ["Butterfly"]
-
 
 class Butterfly(Weight):
     """M = B_k ... B_2 B_1 with n = 2^k: factor i mixes the features whose numbers differ in bit i alone.

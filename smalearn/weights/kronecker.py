@@ -6,8 +6,6 @@ from smalearn._checks import seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
 from smalearn.weights.btt import check_sizes, check_sizes_of
 
-__all__ = ["Kronecker"]
-
 
 class Kronecker(Weight):
     """M = A ⊗ B: M[(a b), (c d)] = A[a, c] B[b, d].

@@ -5,8 +5,6 @@ import torch
 from smalearn._checks import check_count, seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
 
-__all__ = ["LowRank"]
-
 
 class LowRank(Weight):
     """M = L R^T: everything passes through r numbers.

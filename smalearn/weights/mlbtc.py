@@ -13,8 +13,6 @@ from smalearn.weights.blocks import direct_sum, expand, project
 from smalearn.weights.btt import BlockTensorTrain
 from smalearn.weights.mlr import MultiLevelLowRank
 
-__all__ = ["Level", "MultiLevelBlockTensorContraction"]
-
 NAME = "MultiLevelBlockTensorContraction"
 
 

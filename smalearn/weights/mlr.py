@@ -9,8 +9,6 @@ from smalearn._checks import ShapeError, check_count, check_counts, check_type, 
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, split, truncated
 from smalearn.weights.blocks import direct_sum, expand, project
 
-__all__ = ["MultiLevelLowRank"]
-
 Blocks = int | tuple[Sequence[int], Sequence[int]]
 
 

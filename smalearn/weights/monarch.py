@@ -5,8 +5,6 @@ import torch
 from smalearn._checks import ShapeError
 from smalearn.weights.btt import BlockTensorTrain
 
-__all__ = ["Monarch"]
-
 
 class Monarch(BlockTensorTrain):
     """M = P_L (⊕_b L_b) P_R (⊕_c R_c^T) with s = 1: two block diagonal matrices, features regrouped between and after.

@@ -35,8 +35,6 @@ from smalearn.linear_attention.delta import weigh_keys
 from smalearn.linear_attention.generalized_delta import correct_in_chunks
 from smalearn.linear_attention.inputs import key_gate
 
-__all__ = ["delta_rule_cpu_unchecked"]
-
 CHUNK_LEN = 16
 """32 takes 1.2 times as long forward, 1.05 with gradients (T = 2048, 8 heads, N = P = 64, one thread of an EPYC)."""
 CACHE = 1 << 21

@@ -7,8 +7,6 @@ import torch
 from smalearn._checks import broadcast_shapes
 from smalearn.fast.cpu.tiling import Tiling
 
-__all__ = ["Layout"]
-
 
 class Layout:
     """Split the leading axes into KV heads and, for each of them, the query heads that share its keys.

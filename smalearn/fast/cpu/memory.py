@@ -5,8 +5,6 @@ import sys
 
 import torch
 
-__all__ = ["empty_like"]
-
 LARGE = 32 << 20
 """Bytes from which on glibc maps memory anew for every tensor, however many were freed before."""
 PAGE = 4096

@@ -6,8 +6,6 @@ import torch
 
 from smalearn._checks import ShapeError, broadcast_shapes, check_signs, check_ssd
 
-__all__ = ["ssd_step_"]
-
 
 def ssd_step_(
     x: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor, state: torch.Tensor

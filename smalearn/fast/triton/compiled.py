@@ -22,8 +22,6 @@ from smalearn.fast import tile
 from smalearn.fast.jit import Kernel
 from smalearn.fast.strict import outside
 
-__all__ = ["Compiled", "Launch", "compile_for"]
-
 TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64"}
 HEAD = "import triton\nimport triton.language as tl"
 SCRIPT = """

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["LARGE", "LARGEST", "SHARED", "Config", "config", "padded", "without_matrix_units"]
-
 LARGEST = 256
 """Largest P and N: a state of N rows must fit a program's registers."""
 LARGE = {"sm80", "sm90", "sm100", "sm103"}

@@ -33,8 +33,6 @@ from smalearn.fast.triton.plan import architecture
 from smalearn.fast.triton.ssd import sums_of, triton_handles
 from smalearn.linear_attention.delta import check_delta
 
-__all__ = ["delta_handles", "delta_rule_forward", "delta_rule_of", "delta_rule_tiles", "delta_rule_triton"]
-
 CHUNK_LEN = 16
 """Tokens of a chunk: with 32, an H200 takes 1.5 times as long."""
 

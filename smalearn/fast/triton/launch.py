@@ -14,8 +14,6 @@ import torch
 from smalearn.fast import tile
 from smalearn.fast.strict import outside
 
-__all__ = ["assembler", "for_triton", "has_triton", "interprets", "on_tiles", "on_triton"]
-
 NUMBERS = ["length", "heads", "groups", "segments", "sequences"]
 """Parameters that change from call to call: a program is not compiled again for those that are 1 or divisible by 16."""
 

@@ -36,8 +36,6 @@ from smalearn.fast.triton.plan import Plan
 from smalearn.fast.triton.ssd import Layer, backward, forward, ssd_of
 from smalearn.fast.triton.ssd import readable as ssd_readable
 
-__all__ = ["mamba2_ssd"]
-
 FUNCTION = "mamba2_ssd"
 
 

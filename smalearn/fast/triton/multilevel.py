@@ -26,8 +26,6 @@ from smalearn.fast.triton.configs import LARGE, LARGEST, padded, without_matrix_
 from smalearn.fast.triton.pieces import put, read, write, zeros
 from smalearn.fast.triton.plan import architecture
 
-__all__ = ["attend", "multilevel_forward", "multilevel_handles"]
-
 
 def attend(
     q, k, v, y, log_sum, length, groups, heads, sizes: tl.constexpr, ends: tl.constexpr, widths: tl.constexpr,

@@ -6,25 +6,6 @@ those run. A program's own are its loops and its matrix products.
 
 from smalearn.fast import tile as tl
 
-__all__ = [
-    "at",
-    "between",
-    "chunk_sums",
-    "decay_sums",
-    "finished",
-    "flow",
-    "lower",
-    "passed_back",
-    "put",
-    "read",
-    "scaled",
-    "step_sizes",
-    "until_end",
-    "upper",
-    "write",
-    "zeros",
-]
-
 
 def at(x, head, rows, columns):
     """Pointers to entries of one head = (batch, group, head); int64, for a tensor may have more than 2^31 entries."""

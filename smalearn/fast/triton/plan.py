@@ -9,8 +9,6 @@ import torch
 
 from smalearn.fast.triton.configs import config, padded
 
-__all__ = ["Plan", "architecture", "segments"]
-
 SHORTEST = 8
 """Chunks of a segment: with fewer, a second scan costs more than it gains."""
 

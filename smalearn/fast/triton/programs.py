@@ -41,8 +41,6 @@ from smalearn.fast.triton.pieces import (
     zeros,
 )
 
-__all__ = ["ssd_carry", "ssd_forward", "ssd_step", "ssd_sums"]
-
 
 def ssd_forward(
     x, log_a, b, c, y, initial, final, states, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,

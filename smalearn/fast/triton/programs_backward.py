@@ -28,8 +28,6 @@ from smalearn.fast.triton.pieces import (
     zeros,
 )
 
-__all__ = ["ssd_backward_inputs", "ssd_backward_maps", "ssd_backward_states"]
-
 
 def ssd_backward_states(
     dy, log_a, c, dfinal, dinitial, dstates, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,

@@ -21,19 +21,6 @@ from smalearn.fast.triton.configs import LARGEST
 from smalearn.fast.triton.plan import Plan
 from smalearn.linear_attention.chunked import in_chunks
 
-__all__ = [
-    "OPERATORS",
-    "Layer",
-    "backward",
-    "forward",
-    "ssd_of",
-    "ssd_tiles",
-    "ssd_triton",
-    "sums_beforehand",
-    "sums_of",
-    "triton_handles",
-]
-
 
 def ssd_triton(
     X: torch.Tensor,

@@ -11,8 +11,6 @@ from smalearn.fast.triton import launch, programs
 from smalearn.fast.triton.checks import check_grid, check_operands, check_triton, strided
 from smalearn.fast.triton.configs import padded
 
-__all__ = ["ssd_step_triton_"]
-
 TILE = 16
 """Columns of P that a program holds: many small programs, for there is one token to fill the GPU with."""
 
