@@ -82,18 +82,10 @@ def in_chunks(
 def pass_states(
     decays: torch.Tensor, updates: torch.Tensor, state: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run state = decays[c] ∘ state + updates[c] over the chunks c.
+    """Run state = decays[c] ∘ state + updates[c] over the chunks c: 2·C·N·P operations.
 
-    Args:
-        decays: (..., C, 1, 1) or (..., C, 1, N) decay across each chunk.
-        updates: (..., C, P, N) what each chunk adds.
-        state: (..., P, N) before the first chunk; zeros if None.
-
-    Returns:
-        The carry-in (..., C, P, N) of every chunk, and the last state (..., P, N).
-
-    Cost:
-        2·C·N·P operations. (As a matrix over chunks it would cost C²·N·P.)
+    For decays (..., C, 1, 1) or (..., C, 1, N) and updates (..., C, P, N) it returns the carry-in (..., C, P, N) of
+    every chunk, and the last state; the first is zeros if None. (As a matrix over chunks it would cost C²·N·P.)
     """
     state = torch.zeros_like(updates[..., 0, :, :]) if state is None else state
     state = state.expand(*broadcast_shapes(updates.shape[:-3], state.shape[:-2]), *state.shape[-2:])

@@ -230,33 +230,10 @@ def check_generalized(function, Q, K, V, read, erase, log_a, state, time="t"):
     check_keys(function, Q, K, V, keys, log_a=log_a, initial_state=state, time=time)
 
 
-def check_keys(
-    function: str,
-    Q: Tensor,
-    K: Tensor,
-    V: Tensor,
-    more: dict[str, tuple[Tensor, str]],
-    *,
-    log_a: Tensor | None,
-    initial_state: Tensor | None,
-    time: str = "t",
-) -> None:
-    """Check operands of a delta rule: those of linear attention, and more, each with its axes.
+def check_keys(function, Q, K, V, more, *, log_a, initial_state, time="t"):
+    """Check operands of a delta rule: those of linear attention, and more with their axes, of its dtype or float32.
 
-    Args:
-        function: name of the public function, which opens every message.
-        Q: (..., T, N).
-        K: (..., T, N).
-        V: (..., T, P).
-        more: by name, further tensors and their axes; of the dtype of Q or float32.
-        log_a: (..., T), (..., T, N) or None.
-        initial_state: (..., P, N) or None.
-        time: letter of the time axis; empty for a single step.
-
-    Raises:
-        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
-        TypeError: an argument is not a tensor.
-        ValueError: a dtype or device differs or is complex, log_a is a full gate, or (on a CPU) log_a is positive.
+    `time` is the letter of the time axis, empty for a single step. There is no full gate.
     """
     names = ("Q", "K", "V") if time else ("q", "k", "v")
     check_dtypes(function, dict(zip(names, (Q, K, V), strict=True)), real=True)

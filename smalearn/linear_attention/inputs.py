@@ -7,29 +7,10 @@ from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_l
 REMEDY = {"tn": "linear_attention_chunked", "tpn": "linear_attention_recurrent"}
 
 
-def check_inputs(
-    function: str,
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    log_a: torch.Tensor | None,
-    state: torch.Tensor | None = None,
-    gates: tuple[str, ...] = ("t", "tn"),
-) -> None:
-    """Check shapes, dtypes, devices and the sign of log_a.
+def check_inputs(function, Q, K, V, log_a, state=None, gates=("t", "tn")):
+    """Check shapes, dtypes, devices and the sign of log_a, for Q, K (..., T, N), V (..., T, P) and state (..., P, N).
 
-    Args:
-        function: name of the public function, which opens every message.
-        Q: (..., T, N).
-        K: (..., T, N).
-        V: (..., T, P).
-        log_a: with the axes of one of `gates`.
-        state: (..., P, N).
-        gates: axes that log_a may have, the gate of a token first; its letter, or none for a single step, is time.
-
-    Raises:
-        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
-        ValueError: a dtype or device differs, the form cannot use this gate, or log_a (on a CPU) is positive or NaN.
+    `gates` are the axes that log_a may have, the gate of a token first: its letter, or none for a single step, is time.
     """
     time = gates[0]
     names = ("Q", "K", "V", "initial_state") if time else ("q", "k", "v", "state")

@@ -159,15 +159,7 @@ class SemiseparableMask(Mask):
 
 
 def check_decay(function: str, length: int, gamma: float | torch.Tensor) -> torch.Tensor:
-    """Check length and gamma of a mask with constant decay.
-
-    Returns:
-        gamma as a tensor, float64 if it was a number.
-
-    Raises:
-        TypeError: γ is neither a number nor a tensor.
-        ValueError: length is not an integer ≥ 0, γ is not real, or (on a CPU) outside [0, 1].
-    """
+    """Check length and gamma of a mask with constant decay; return gamma as a tensor, float64 if it was a number."""
     check_count(function, "length", length, 0)
     if isinstance(gamma, torch.Tensor):
         check_tensor(function, "gamma", gamma)

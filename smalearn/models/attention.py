@@ -135,12 +135,7 @@ class GroupedAttention(Mixer):
         time: str = "t",
         reset: torch.Tensor | None = None,
     ) -> None:
-        """Check what `Mixer.check` does, and the limit of the context.
-
-        Raises:
-            ShapeError: naming function, argument, expected and got.
-            ValueError: dtype or device differ.
-        """
+        """Check what `Mixer.check` does, and the limit of the context."""
         super().check(function, x, *cache, time=time, reset=reset)
         length = sum(kept.length for kept in cache) + (x.shape[-2] if time else 1)
         if self.context is not None and length > self.context:
@@ -148,12 +143,7 @@ class GroupedAttention(Mixer):
             raise ShapeError(f"{type(self).__name__}.{function}: {limit}")
 
     def check_cache(self, function: str, cache: KeyCache | WindowCache, leading: tuple[int, ...]) -> None:
-        """Check that it is a cache with a KV head for each group.
-
-        Raises:
-            ShapeError: naming function, expected and got.
-            TypeError: naming function, expected and got.
-        """
+        """Check that it is a cache with a KV head for each group."""
         check_type(function, "cache", cache, KeyCache, WindowCache)
         expected = (*leading, self.groups, 1)
         if cache.leading != expected:

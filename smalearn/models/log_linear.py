@@ -83,12 +83,7 @@ class LogLinearMamba2(Mamba2):
     def check(
         self, function: str, x: torch.Tensor, *cache: LogLinearCache, time: str = "t", reset: torch.Tensor | None = None
     ) -> None:
-        """Check what `Mixer.check` does, and the limit of the context.
-
-        Raises:
-            ShapeError: naming function, argument, expected and got.
-            ValueError: dtype or device differ.
-        """
+        """Check what `Mixer.check` does, and the limit of the context."""
         super().check(function, x, *cache, time=time, reset=reset)
         length = sum(given.length for given in cache) + (x.shape[-2] if time else 1)
         if length > self.context:

@@ -60,11 +60,7 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     def check_cache(self, function: str, cache: Cache, leading: tuple[int, ...]) -> None:
-        """Check that a cache is for these leading axes.
-
-        Raises:
-            ShapeError: naming function, expected and got.
-        """
+        """Check that a cache is for these leading axes."""
         raise NotImplementedError
 
     def prefill(self, x: torch.Tensor, cache: Cache, reset: torch.Tensor | None = None) -> tuple[torch.Tensor, Cache]:
@@ -209,12 +205,7 @@ class RecurrentMixer(Mixer):
         return self.cache_type(*(torch.zeros(shape, dtype=wide, device=like.device) for shape in shapes))
 
     def check_cache(self, function: str, cache: Cache, leading: tuple[int, ...]) -> None:
-        """Check that it is such a cache, and the shapes of both tensors.
-
-        Raises:
-            ShapeError: naming function, tensor, expected and got.
-            TypeError: naming function, expected and got.
-        """
+        """Check that it is such a cache, and the shapes of both tensors."""
         check_type(function, "cache", cache, self.cache_type)
         for name, sizes in self.cache_shapes().items():
             check_tensor(function, f"cache.{name}", getattr(cache, name))
@@ -228,14 +219,8 @@ class RecurrentMixer(Mixer):
 def weights_of(*modules: nn.Module) -> torch.Tensor | None:
     """The tensor that says in which dtype and on which device a module computes: the largest of floating dtype.
 
-    Not its `weight`, which a quantised layer has as a method, and a wrapped one not at all; nor its first parameter,
-    which may be an adapter's.
-
-    Args:
-        *modules: the first that has such a tensor counts.
-
-    Returns:
-        The tensor, or None if no module has one.
+    Of the first module that has one; None if none has. Not its `weight`, which a quantised layer has as a method, and a
+    wrapped one not at all; nor its first parameter, which may be an adapter's.
     """
     for module in modules:
         # A replica that `DataParallel` made has plain tensors in place of parameters.
@@ -258,13 +243,7 @@ def forget(log_a: torch.Tensor, reset: torch.Tensor | None) -> torch.Tensor:
 
 
 def check_tokens(function: str, x: torch.Tensor, dim: int, weights: torch.Tensor | None, time: str = "t") -> None:
-    """Check tokens x (..., T, D), without T if `time` is empty, against their size and the weights, if those are known.
-
-    Raises:
-        ShapeError: naming function, expected and got.
-        TypeError: x is not a tensor.
-        ValueError: dtype or device differ.
-    """
+    """Check tokens x (..., T, D), without T if `time` is empty, against their size and any weights that are known."""
     check_dtypes(function, {"x": x} if weights is None else {"weights": weights, "x": x})
     check_shapes(function, {"x": (x, time + "d")})
     if x.shape[-1] != dim:

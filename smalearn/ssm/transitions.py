@@ -11,17 +11,10 @@ SHAPES = {-1: "(..., T)", 0: "(..., T, N)", 1: "(..., T, N, N)"}
 
 
 def check_generators(function: str, A: torch.Tensor, B: torch.Tensor, **others: tuple[torch.Tensor, str]) -> None:
-    """Check that A, B and the other operands of a recurrence fit together.
+    """Check that A, B (..., T, N) and the other operands of a recurrence fit together.
 
-    Args:
-        function: name of the public function, which opens every message.
-        A: (..., T), (..., T, N) or (..., T, N, N): one axis less than B, as many, or one more.
-        B: (..., T, N).
-        others: by name, a tensor and its trailing axes; those with a time axis have the dtype of B.
-
-    Raises:
-        ShapeError: A.ndim matches none of the layouts, or an axis has two sizes.
-        ValueError: a dtype or device differs.
+    A has one axis less than B, as many, or one more. `others` are tensors with their trailing axes, by name; those with
+    a time axis have the dtype of B.
     """
     check_dtypes(function, {"B": B} | {name: x for name, (x, axes) in others.items() if "t" in axes})
     alone = {"A": A} | {name: x for name, (x, axes) in others.items() if "t" not in axes}
@@ -37,15 +30,10 @@ def check_generators(function: str, A: torch.Tensor, B: torch.Tensor, **others: 
 
 
 def transitions(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, Callable, Callable]:
-    """A with time as its third last axis, and what its structure makes of two products.
+    """A with time as its third last axis, and what its structure, which its number of axes says, makes of two products.
 
-    Args:
-        A: (..., T), (..., T, N) or (..., T, N, N), which the number of axes of B decides.
-        B: (..., T, N).
-
-    Returns:
-        A as (..., T, 1, 1), (..., T, 1, N) or (..., T, N, N); `act(A_t, state)`, A_t times the state (..., P, N) of
-        every channel; `compose(A_t, A_s)`, the product A_t A_s.
+    A comes as (..., T, 1, 1), (..., T, 1, N) or (..., T, N, N), then `act(A_t, state)`, A_t times the state (..., P, N)
+    of every channel, and `compose(A_t, A_s)`, the product A_t A_s.
     """
     if A.ndim > B.ndim:
         return A, lambda a, state: state @ a.mT, torch.matmul

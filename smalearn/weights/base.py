@@ -182,20 +182,7 @@ class _Rows(torch.autograd.Function):
 
 
 def check_factors(function: str, factors: Mapping[str, tuple[torch.Tensor, str]]) -> dict[str, int]:
-    """Check that factors share dtype and device, have just the named axes, and agree on their sizes.
-
-    Args:
-        function: name of the class, which opens every message.
-        factors: for each argument's name, the tensor and its axes, one letter each.
-
-    Returns:
-        The size of each axis letter.
-
-    Raises:
-        ShapeError: a factor does not have that many axes, or two disagree about a size.
-        TypeError: a factor is not a tensor.
-        ValueError: a factor has no floating dtype, or another dtype or device than the first.
-    """
+    """Check that factors share dtype and device, have just the named axes, and agree on their sizes; return these."""
     check_dtypes(function, {name: factor for name, (factor, _) in factors.items()})
     for name, (factor, axes) in factors.items():
         if factor.ndim != len(axes):
@@ -215,13 +202,7 @@ def parameter(factor: torch.Tensor) -> nn.Parameter:
 
 
 def matrix(function: str, M: torch.Tensor) -> torch.Tensor:
-    """The matrix that a weight is fitted to, checked, without gradients.
-
-    Raises:
-        ShapeError: M does not have two axes.
-        TypeError: M is not a tensor.
-        ValueError: M has no floating dtype, or (on a CPU) a number that is not finite.
-    """
+    """The matrix (m, n) that a weight is fitted to, checked to be finite, without gradients."""
     check_dtypes(function, {"M": M})
     if M.ndim != 2:
         raise ShapeError(f"{function}: M needs axes (m, n), got shape {tuple(M.shape)}")
@@ -230,11 +211,7 @@ def matrix(function: str, M: torch.Tensor) -> torch.Tensor:
 
 
 def split(function: str, argument: str, count: int, **sizes: int) -> None:
-    """Check that a count divides every named size.
-
-    Raises:
-        ValueError: naming function, argument, and all counts that would fit.
-    """
+    """Check that a count divides every named size; the message names all counts that do."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1 or any(n % count for n in sizes.values()):
         fitting = [k for k in range(1, min(sizes.values()) + 1) if not any(n % k for n in sizes.values())]
         named = " and ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -243,17 +220,10 @@ def split(function: str, argument: str, count: int, **sizes: int) -> None:
 
 
 def truncated(M: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Factors of the nearest matrix of rank at most `rank` to each of M (Eckart, Young): M ≈ L R^T.
+    """Factors L (..., m, r), R (..., n, r) of the matrix of rank ≤ r nearest to each of M (Eckart, Young): M ≈ L R^T.
 
     Both get the square root of each singular value; columns of zeros fill up where `rank` exceeds that of any such
     matrix. Computed in float64, then rounded.
-
-    Args:
-        M: (..., m, n).
-        rank: r ≥ 0.
-
-    Returns:
-        L of shape (..., m, r) and R of shape (..., n, r).
     """
     U, S, Vh = torch.linalg.svd(M.to(torch.promote_types(M.dtype, torch.float64)), full_matrices=False)
     kept = min(rank, S.shape[-1])

@@ -150,15 +150,7 @@ def balanced_sizes(m: int, n: int) -> tuple[int, int, int, int]:
 
 
 def check_sizes(function: str, sizes: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Check that sizes are four integers ≥ 1.
-
-    Returns:
-        (a, b, c, d).
-
-    Raises:
-        TypeError: sizes is not a list.
-        ValueError: naming function, argument, expected and got.
-    """
+    """Check that sizes are four integers ≥ 1, and return them."""
     check_type(function, "sizes", sizes, Sequence)
     if len(sizes) != 4:
         raise ValueError(f"{function}: sizes must be (a, b, c, d), got {sizes!r}")
@@ -166,14 +158,7 @@ def check_sizes(function: str, sizes: tuple[int, int, int, int]) -> tuple[int, i
 
 
 def check_sizes_of(function: str, M: torch.Tensor, sizes: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Check that sizes multiply to the shape of M: a·b = m and c·d = n.
-
-    Returns:
-        (a, b, c, d).
-
-    Raises:
-        ValueError: naming function, argument, expected, got and all pairs that fit.
-    """
+    """Check that sizes multiply to the shape of M: a·b = m and c·d = n; the message names all pairs that do."""
     a, b, c, d = check_sizes(function, sizes)
     for names, pair, size in (("(a, b)", (a, b), M.shape[0]), ("(c, d)", (c, d), M.shape[1])):
         if prod(pair) != size:

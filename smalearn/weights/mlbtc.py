@@ -124,27 +124,13 @@ class MultiLevelBlockTensorContraction(Weight):
 
     @classmethod
     def from_mlr(cls, weight: MultiLevelLowRank) -> "MultiLevelBlockTensorContraction":
-        """Multi-level low rank as one: the same blocks on both sides, all α_l = 1, nothing permuted (appendix C).
-
-        Args:
-            weight: any multi-level low rank matrix.
-
-        Returns:
-            The same matrix, with factors of its own.
-        """
+        """Multi-level low rank as one: the same blocks on both sides, all α_l = 1, nothing permuted (appendix C)."""
         L, R = (factor.detach().clone().split(weight.ranks, 1) for factor in (weight.L, weight.R))
         return cls(L, R, [Level(*sizes) for sizes in zip(weight.rows, weight.columns, strict=True)])
 
     @classmethod
     def from_btt(cls, weight: BlockTensorTrain) -> "MultiLevelBlockTensorContraction":
-        """A block tensor train as one: a single level with p' = b, p = c, r' = c·s, r = b·s (appendix C).
-
-        Args:
-            weight: any block tensor train.
-
-        Returns:
-            The same matrix, with factors of its own.
-        """
+        """A block tensor train as one: a single level with p' = b, p = c, r' = c·s, r = b·s (appendix C)."""
         a, b, c, d = weight.sizes
         left = torch.arange(b * a).view(b, a).mT.flatten()
         right = torch.arange(c * b * weight.rank).view(c, b, -1).transpose(0, 1).flatten()

@@ -91,14 +91,8 @@ class Block(NamedTuple):
 class DeltaScan(FoldedScan):
     """The delta rule for one part of the batch, of b·g = n heads with keys of their own; the state is (n, N, 1, P).
 
-    Args:
-        V: (b, g, 1, T, P).
-        log_a: (b, g, 1, T), or None.
-        K: (b, g, 1, T, N).
-        Q: (b, g, 1, T, N).
-        beta: (b, g, 1, T).
-        read: (b, g, 1, T, N), or None for K.
-        block: tokens of a block, from `_block_len`.
+    V is (b, g, 1, T, P), log_a (b, g, 1, T) or None, K, Q and read (b, g, 1, T, N), the last None for K, beta (b, g, 1,
+    T); `block` counts the tokens of a block, from `_block_len`.
     """
 
     def __init__(self, V, log_a, K, Q, beta, read, block):

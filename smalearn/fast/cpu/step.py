@@ -77,9 +77,8 @@ Double takes 3 times as long, half the same (one thread of an AMD EPYC).
 def _plan(*kinds):
     """Check a step on operands of these shapes, dtypes, devices and layouts; say how its state lies as matrices.
 
-    Returns:
-        Shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; shape and
-        dtype of y.
+    That is the shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; shape
+    and dtype of y.
     """
     if any(layout is not torch.strided for *_, layout in kinds):
         raise TypeError("sparse")  # which one, says the caller

@@ -90,21 +90,11 @@ class Compiled(NamedTuple):
 
 
 def compile_for(target: str, launches: Iterable[Launch]) -> list[Compiled]:
-    """Compile the programs of some launches.
+    """Compile the programs of some launches for an architecture such as "sm90", each pair of program and types once.
 
-    Args:
-        target: architecture of the GPU, such as "sm90".
-        launches: what is launched; each pair of a program and types of arguments is compiled once.
-
-    Returns:
-        One for each launch.
-
-    Raises:
-        RuntimeError: the compiler refuses a program, with its last words; a source cannot be read.
-
-    Cost:
-        A process; a second for each program, ten and more for large products without matrix units. Triton keeps what
-        it has compiled, and finds it the next time.
+    It returns one `Compiled` for each launch; RuntimeError, with the compiler's last words, where it refuses a program.
+    It takes a process, and a second for each program, ten and more for large products without matrix units. Triton
+    keeps what it has compiled, and finds it the next time.
     """
     launches = list(launches)
     kernels = {name: kernel for launch in launches for name, kernel in _needed(launch.kernel).items()}

@@ -37,25 +37,14 @@ def without_matrix_units(architecture: str, dtype: torch.dtype) -> bool:
     """Tell whether products are done by the ordinary units: in float32, and on GPUs older than Ampere (sm75, T4).
 
     A T4 has matrix units, but Triton 3.7 has no instructions for them.
-
-    Args:
-        architecture: of the GPU, such as "sm75".
-        dtype: of the operands.
     """
     return dtype == torch.float32 or architecture in ("sm70", "sm75")
 
 
 def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> tuple[Config, Config, Config]:
-    """Sizes for the scans over time, and for the backward of the chunks: of inputs, and of maps.
+    """Sizes for the scans over time, and for the backward of the chunks, of inputs and of maps: all of one chunk_len.
 
-    Args:
-        architecture: of the GPU, such as "sm90"; "cpu" where there is none.
-        head_dim: P.
-        state: N.
-        dtype: of X.
-
-    Returns:
-        Three configurations of the same chunk_len.
+    The architecture is that of the GPU, such as "sm90"; "cpu" where there is none.
     """
     head_dim, state = padded(head_dim), padded(state)
     if architecture == "cpu":  # interpreted: the fewer operations the better

@@ -234,17 +234,8 @@ def delta_handles(
 ) -> bool:
     """Tell whether `delta_rule_triton` computes what is asked for: on a GPU, of a dtype and sizes that it takes.
 
-    Args:
-        Q: (..., T, N) queries.
-        K: (..., T, N) keys.
-        V: (..., T, P) values.
-        beta: (..., T).
-        log_a: (..., T), (..., T, N) or None.
-        initial_state: (..., P, N) or None.
-
-    Returns:
-        True if Triton is there too, no decay is one per key feature, and values alone are asked for: no derivative, and
-        none of the transforms of `torch.compile` and `torch.func`, which see no program.
+    So it is if Triton is there too, no decay is one per key feature, and values alone are asked for: no derivative, and
+    none of the transforms of `torch.compile` and `torch.func`, which see no program.
     """
     if not triton_handles(V, K) or (log_a is not None and log_a.ndim >= K.ndim):
         return False
@@ -265,20 +256,7 @@ def delta_rule_of(
     log_a: torch.Tensor | None,
     initial_state: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`delta_rule_triton` of operands that are checked.
-
-    Args:
-        run: name of the function of `launch` that runs programs.
-        Q: (..., T, N).
-        K: (..., T, N).
-        V: (..., T, P).
-        beta: (..., T).
-        log_a: (..., T), or None.
-        initial_state: (..., P, N), or None.
-
-    Returns:
-        Y (..., T, P) and the last state (..., P, N).
-    """
+    """`delta_rule_triton` of operands that are checked, by the function of `launch` of the name `run`."""
     (V, log_a, K, Q, state, beta, _), restore = grouped(V, log_a, K, Q, initial_state, beta)
     check_grid({"on_triton": "delta_rule_triton", "on_tiles": "delta_rule_tiles"}[run], V)
     batch, heads, _, length, head_dim = V.shape

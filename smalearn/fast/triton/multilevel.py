@@ -164,18 +164,11 @@ def multilevel_forward(
 
 
 def multilevel_handles(Q: torch.Tensor, V: torch.Tensor) -> bool:
-    """Tell whether `multilevel_forward` is to compute with tensors like these: on a GPU, of its dtypes and sizes.
+    """Tell whether `multilevel_forward` is to compute with such Q (..., T, N) and V (..., T, P): on a GPU, of its kind.
 
     In half precision it takes an assembler of CUDA 12.9 or later, which PyTorch brings along from CUDA 13 on. That of
     Triton 3.6 and 3.7, of CUDA 12.8, computes addresses wrongly, see `launch`: on an H200 levels of 32, 8, 6, 4, ...
     columns gave wrong outputs, or ended in illegal accesses; assembled by CUDA 13.0 the same program was right.
-
-    Args:
-        Q: (..., T, N) queries.
-        V: (..., T, P) values.
-
-    Returns:
-        True if Triton is there too, which is imported for half precision alone.
     """
     sizes = 1 <= Q.shape[-1] <= LARGEST and 1 <= V.shape[-1] <= LARGEST
     if not (Q.device.type == "cuda" and Q.dtype in DTYPES and sizes and launch.has_triton()):

@@ -153,15 +153,9 @@ def _places(starts: tuple[range, ...], length: int, chunk_len: int, device: torc
 
 
 def segments(programs: int, chunks: int, processors: int) -> int:
-    """Choose into how many segments to cut a scan, so that there are two programs for each processor.
+    """Choose into how many segments to cut a scan: then there are two programs for each processor of the GPU, if any.
 
-    Args:
-        programs: number of programs without segments.
-        chunks: number of chunks of a scan.
-        processors: of the GPU; 0 where there is none.
-
-    Returns:
-        At least 1; no segment is shorter than 8 chunks.
+    At least 1; none is shorter than 8 chunks.
     """
     return max(1, min(2 * processors // max(programs, 1), chunks // SHORTEST))
 

@@ -136,17 +136,8 @@ def ssd_of(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """SSD by programs, with gradients; the operands are those of `ssd_triton`, and checked.
 
-    Args:
-        run: name of the function of `launch` that runs programs, a key of `OPERATORS`.
-        X: (..., T, P).
-        log_a: (..., T), or None.
-        B: (..., T, N).
-        C: (..., T, N).
-        initial_state: (..., sequences·P, N), or None.
-        borders: where sequences that lie end to end begin, and where the last ends; one sequence if None.
-
-    Returns:
-        Y (..., T, P), and the last states, like initial_state.
+    `run` names the function of `launch` that runs programs, a key of `OPERATORS`. Where sequences lie end to end,
+    `borders` says where each begins and the last ends, and states are (..., sequences·P, N).
     """
     operands, restore = grouped(X, log_a, B, C, initial_state)
     operator = OPERATORS[run]
@@ -277,13 +268,9 @@ def carried(run, plan, added, totals, outer, back=False):
 def sums_of(
     run: Callable, log_a: torch.Tensor, chunk_len: int, chunks: torch.Tensor | None = None
 ) -> tuple[tuple, ...] | None:
-    """Running sums of the log decays in every chunk, as programs take them; None where each sums for itself.
+    """Running sums of log decays (b, g, r, T, 1) by chunk, as programs take them; None where each sums for itself.
 
-    Args:
-        run: the function of `launch` that runs programs.
-        log_a: (b, g, r, T, 1).
-        chunk_len: Q.
-        chunks: where chunks begin, as `ssd_sums` takes it.
+    `run` is the function of `launch` that runs programs; `chunks` says where chunks begin, as for `ssd_sums`.
     """
     if not sums_beforehand(log_a.device):
         return None
