@@ -23,15 +23,10 @@ from smalearn.course.timing import CLOCK, interleaved
 
 @dataclass(frozen=True)
 class Timing:
-    """Timed models.
+    """Timed models."""
 
-    Args:
-        setting: models of one layer, or Transformers of one width.
-        rounds: of the measurement; in each, every model is timed once.
-    """
-
-    setting: Setting | icl_regression.Setting
-    rounds: int = 20
+    setting: Setting | icl_regression.Setting  # models of one layer, or Transformers of one width
+    rounds: int = 20  # of the measurement; in each, every model is timed once
 
 
 def _growing(dim):

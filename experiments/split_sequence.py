@@ -35,27 +35,16 @@ TIMEOUT = timedelta(seconds=60)
 
 @dataclass(frozen=True)
 class Setting:
-    """The task, the model and its training.
+    """The task, the model and its training."""
 
-    Args:
-        pairs: K, to remember.
-        length: T of the sequence, of all slices together.
-        vocabulary: V.
-        dim: D.
-        state: N.
-        steps: of training.
-        batch: examples of a step.
-        lr: the highest learning rate.
-    """
-
-    pairs: int = 4
-    length: int = 64
-    vocabulary: int = 32
-    dim: int = 64
-    state: int = 16
-    steps: int = 400
-    batch: int = 32
-    lr: float = 8e-3
+    pairs: int = 4  # K, to remember
+    length: int = 64  # T of the sequence, of all slices together
+    vocabulary: int = 32  # V
+    dim: int = 64  # D
+    state: int = 16  # N
+    steps: int = 400  # of training
+    batch: int = 32  # examples of a step
+    lr: float = 8e-3  # the highest learning rate
 
 
 FULL = Setting()

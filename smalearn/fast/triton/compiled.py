@@ -68,25 +68,15 @@ class Launch(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """What the compiler made of a program.
+    """What the compiler made of a program."""
 
-    Attributes:
-        kernel: its name.
-        registers: of each thread, 255 at most.
-        spilled: bytes of each thread that found no register and lie in memory.
-        shared: bytes of shared memory of each program.
-        wgmma: instructions of Hopper's matrix units, for tiles that come from shared memory.
-        mma: those of other GPUs' since 2020, for tiles in registers.
-        tcgen05: those of data centre Blackwell's.
-    """
-
-    kernel: str
-    registers: int
-    spilled: int
-    shared: int
-    wgmma: int
-    mma: int
-    tcgen05: int
+    kernel: str  # its name
+    registers: int  # of each thread, 255 at most
+    spilled: int  # bytes of each thread that found no register and lie in memory
+    shared: int  # bytes of shared memory of each program
+    wgmma: int  # instructions of Hopper's matrix units, for tiles that come from shared memory
+    mma: int  # those of other GPUs' since 2020, for tiles in registers
+    tcgen05: int  # those of data centre Blackwell's
 
 
 def compile_for(target: str, launches: Iterable[Launch]) -> list[Compiled]:

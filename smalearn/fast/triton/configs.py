@@ -13,19 +13,12 @@ SHARED = {"sm75": 64, "sm80": 163, "sm86": 99, "sm89": 99, "sm90": 227, "sm100":
 
 
 class Config(NamedTuple):
-    """Sizes of one launch.
+    """Sizes of one launch."""
 
-    Attributes:
-        chunk_len: tokens of a chunk, a power of two from 16 to 128.
-        tile: columns of P that a program holds, a power of two from 16.
-        num_warps: warps of a program, of 32 threads each.
-        num_stages: chunks whose loads are under way at once.
-    """
-
-    chunk_len: int
-    tile: int
-    num_warps: int
-    num_stages: int
+    chunk_len: int  # tokens of a chunk, a power of two from 16 to 128
+    tile: int  # columns of P that a program holds, a power of two from 16
+    num_warps: int  # warps of a program, of 32 threads each
+    num_stages: int  # chunks whose loads are under way at once
 
 
 def padded(size: int) -> int:

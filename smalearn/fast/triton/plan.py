@@ -122,17 +122,11 @@ class Plan:
 
 
 class Places(NamedTuple):
-    """Where segments and chunks lie.
+    """Where segments and chunks lie."""
 
-    Attributes:
-        borders: (segments + 1) tokens where segments begin, and the end.
-        ends: (sequences + 1) the first segment of every sequence, and the number of all.
-        chunks: (chunks, 2) tokens where chunks begin and their segments end.
-    """
-
-    borders: torch.Tensor
-    ends: torch.Tensor
-    chunks: torch.Tensor
+    borders: torch.Tensor  # (segments + 1) tokens where segments begin, and the end
+    ends: torch.Tensor  # (sequences + 1) the first segment of every sequence, and the number of all
+    chunks: torch.Tensor  # (chunks, 2) tokens where chunks begin and their segments end
 
 
 @functools.lru_cache(maxsize=64)

@@ -110,15 +110,11 @@ def triton_handles(X: torch.Tensor, B: torch.Tensor) -> bool:
 
 
 class Layer(NamedTuple):
-    """Operands that Mamba-2's layer adds to the programs; log_a is that of all step sizes then.
+    """Operands that Mamba-2's layer adds to the programs; log_a is that of all step sizes then."""
 
-    Attributes:
-        operands: step sizes, their bias and D (b, g, r, T, 1), and the gate z, like X; all but the first may be None.
-        steps: whether step sizes go through softplus, the least and the greatest.
-    """
-
+    # step sizes, their bias and D (b, g, r, T, 1), and the gate z, like X; all but the first may be None
     operands: tuple[torch.Tensor | None, ...]
-    steps: tuple[bool, float, float]
+    steps: tuple[bool, float, float]  # whether step sizes go through softplus, the least and the greatest
 
     def constants(self, dy: torch.Tensor | None = None, gated: torch.Tensor | None = None) -> dict[str, object]:
         """Arguments of the programs, with a gradient of the outputs and where dy ∘ silu(z) goes, or without."""
