@@ -156,29 +156,13 @@ def delta_rule_triton(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gated delta rule by Triton: the same function as `linear_attention.delta_rule_chunked`, for a GPU.
 
-    H' = exp(log_a_t) H_(t-1), H_t = H' + β_t (v_t - H' k_t) k_t^T, y_t = H_t q_t. Two calls give the same bits. Tensors
-    on a CPU go through Triton's interpreter, which is for learning and tests.
-
+    Two calls give the same bits. Tensors on a CPU go through Triton's interpreter, which is for learning and tests.
     Forward only: no gradient flows through it. `fast.delta_rule` calls it where none is asked for, and takes
     `delta_rule_chunked` where one is.
 
-    Args:
-        Q: (..., T, N) queries, dtype of V.
-        K: (..., T, N) keys, of norm 1 as a rule, dtype of V; N from 1 to 256.
-        V: (..., T, P) values, float32, float16 or, on a GPU, bfloat16; P from 1 to 256.
-        beta: (..., T) strength of the correction, from 0 to 2; dtype of V or float32.
-        log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of V or float32; None for no decay.
-        initial_state: (..., P, N) state before the first token, dtype of V or float32; zeros if None.
-
-    Returns:
-        Y (..., T, P), dtype and, without broadcasting, memory layout of V, and the state after the last token
-        (..., P, N), float32.
-
-    Raises:
-        ShapeError: an axis has two sizes.
-        ValueError: a dtype or device differs or is not supported, log_a has a gate per key feature or (on a CPU) is
-            positive, beta (on a CPU) is not in [0, 2], P or N is 0 or too large.
-        RuntimeError: Triton is missing, or does not interpret though there is no GPU.
+    Arguments, results and errors are those of `delta_rule_chunked`, with V in float32, float16 or, on a GPU, bfloat16,
+    P and N from 1 to 256, and log_a one decay per token or None; the state is float32, Y lies in memory as V does.
+    RuntimeError if Triton is missing, or does not interpret though there is no GPU.
 
     Cost:
         T·Q·(N + 96 + N·tiles + 2·P) + 3·T·N·P multiply-adds for each head, with chunks of Q = 16 tokens and P in tiles

@@ -31,25 +31,11 @@ def ssd_triton(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The scalar state space model by Triton: the same function as `smalearn.ssd.ssd_chunked`, for a GPU.
 
-    H_t = exp(log_a_t) H_{t-1} + X_t B_t^T, Y_t = H_t C_t. Two calls give the same bits. Tensors on a CPU go through
-    Triton's interpreter, which is for learning and tests.
+    Two calls give the same bits. Tensors on a CPU go through Triton's interpreter, which is for learning and tests.
 
-    Args:
-        X: (..., T, P) inputs, float32, float16 or, on a GPU, bfloat16; P from 1 to 256.
-        log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of X or float32; None for no decay.
-        B: (..., T, N) input maps, dtype of X; N from 1 to 256. Heads that share B and C have an axis of size 1 there.
-        C: (..., T, N) output maps, dtype of X.
-        initial_state: (..., P, N) state before the first token, dtype of X or float32; zeros if None.
-
-    Returns:
-        Y (..., T, P), dtype and, without broadcasting, memory layout of X, and the state after the last token
-        (..., P, N), float32.
-
-    Raises:
-        ShapeError: an axis has two sizes.
-        ValueError: a dtype or device differs or is not supported, log_a (on a CPU) is positive, P or N is 0 or too
-            large.
-        RuntimeError: Triton is missing, or does not interpret though there is no GPU.
+    Arguments, results and errors are those of `smalearn.fast.ssd`, with X in float32, float16 or, on a GPU, bfloat16, P
+    and N from 1 to 256, and log_a may be None; the state is float32, Y lies in memory as X does. RuntimeError if Triton
+    is missing, or does not interpret though there is no GPU.
 
     Cost:
         T·Q·(N·tiles + P) + 2·T·N·P multiply-adds for each head, with chunks of Q tokens (64 on large GPUs, 32 on
