@@ -127,21 +127,6 @@ class GroupedAttention(Mixer):
             Y, cache = self.attend(Q, K, V, *_since(reset)), cache.append(K, V, per_head)
         return self._output(Y), cache
 
-    def check(
-        self,
-        function: str,
-        x: torch.Tensor,
-        *cache: KeyCache | WindowCache,
-        time: str = "t",
-        reset: torch.Tensor | None = None,
-    ) -> None:
-        """Check what `Mixer.check` does, and the limit of the context."""
-        super().check(function, x, *cache, time=time, reset=reset)
-        length = sum(kept.length for kept in cache) + (x.shape[-2] if time else 1)
-        if self.context is not None and length > self.context:
-            limit = f"{length} tokens, expected at most {self.context}, the context"
-            raise ShapeError(f"{type(self).__name__}.{function}: {limit}")
-
     def check_cache(self, function: str, cache: KeyCache | WindowCache, leading: tuple[int, ...]) -> None:
         """Check that it is a cache with a KV head for each group."""
         check_type(function, "cache", cache, KeyCache, WindowCache)

@@ -76,9 +76,7 @@ class Mamba1(RecurrentMixer):
         """Trailing axes of a state with N entries for each channel."""
         return self.inner, self.state
 
-    def prefill(
-        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(self, x, cache, reset=None):
         """Read all tokens, by `linear_attention_recurrent` with a full gate; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
         return self._read(x, cache, partial(self.conv, reset=reset), linear_attention_recurrent, reset)

@@ -117,9 +117,7 @@ class Mamba3(RecurrentMixer):
         state = (self.heads, self.head_dim, self.state)
         return {"angle": (self.heads, self.angles), "state": state, "key": key, "value": value}
 
-    def prefill(
-        self, x: torch.Tensor, cache: Mamba3Cache, reset: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, Mamba3Cache]:
+    def prefill(self, x, cache, reset=None):
         """Read all tokens at once, by one call of `fast.ssd`; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
         if not x.shape[-2]:

@@ -49,6 +49,7 @@ class Mixer(nn.Module):
     makes_decays = False
     varies = True  # whether one program can be exported for all lengths
     no_reset = ""  # why a text cannot begin within a sequence, if it cannot
+    context: int | None = None  # the most tokens, those of the cache included
 
     @property
     def weights(self) -> torch.Tensor | None:
@@ -102,7 +103,7 @@ class Mixer(nn.Module):
         """Check x (..., T, D), without T if `time` is empty, against the weights and, if given, the cache and reset.
 
         Raises:
-            ShapeError: naming function, argument, expected and got.
+            ShapeError: naming function, argument, expected and got; or there are more tokens than the context has.
             TypeError: x is not a tensor, or the cache not one of this mixer.
             ValueError: dtype or device differ, decays would be NaN, it is exported for a length that it cannot vary, or
                 the mixer takes no reset.
@@ -119,6 +120,11 @@ class Mixer(nn.Module):
         check_reset(function, reset, leading, x)
         for kept in cache:
             self.check_cache(function, kept, leading)
+        if self.context is not None:
+            length = sum(kept.length for kept in cache) + (x.shape[-2] if time else 1)
+            if length > self.context:
+                limit = f"{length} tokens, expected at most {self.context}, the context"
+                raise ShapeError(f"{function}: {limit}")
 
 
 def select_rows(cache: Cache, rows: torch.Tensor, axis: int = 0) -> Cache:
