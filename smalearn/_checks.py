@@ -8,29 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-__all__ = [
-    "ShapeError",
-    "brief",
-    "broadcast_shapes",
-    "check_count",
-    "check_counts",
-    "check_dtypes",
-    "check_eps",
-    "check_finite",
-    "check_float32_or",
-    "check_log_a",
-    "check_no_nan",
-    "check_number",
-    "check_pair",
-    "check_shapes",
-    "check_signs",
-    "check_ssd",
-    "check_tensor",
-    "check_type",
-    "check_values",
-    "seeded",
-]
-
 
 class ShapeError(ValueError):
     """A tensor has the wrong number of axes, or two operands disagree about the size of an axis."""
@@ -302,6 +279,26 @@ def holds(condition: object) -> bool:
         return True
 
 
+def check_operands(function: str, operands: Mapping[str, tuple], wide: Mapping[str, tuple], real: bool = False) -> dict:
+    """Check tensors with their trailing axes: `operands` of one dtype, and `wide` ones, of that or float32, or None.
+
+    Axes that depend on what the tensors are, a function returns when all are known to be tensors. log_a is checked as
+    `check_log_a` does. It returns the size of each axis letter.
+    """
+    check_dtypes(function, {name: x for name, (x, _) in operands.items()}, real)
+    wide = {name: pair for name, pair in wide.items() if pair[0] is not None}
+    for name, (x, _) in wide.items():
+        check_dtypes(function, {name: x}, real)
+    every = {name: (x, axes() if callable(axes) else axes) for name, (x, axes) in {**operands, **wide}.items()}
+    sizes, (first, (reference, _)) = check_shapes(function, every), next(iter(operands.items()))
+    for name, (x, _) in wide.items():
+        if name == "log_a":
+            check_log_a(function, x, first, reference)
+        else:
+            check_float32_or(function, name, x, first, reference)
+    return sizes
+
+
 def check_ssd(function, X, log_a, B, C, state, time="t"):
     """Check the operands of state space duality: X (..., T, P), log_a (..., T), B and C (..., T, N), state (..., P, N).
 
@@ -309,16 +306,7 @@ def check_ssd(function, X, log_a, B, C, state, time="t"):
     state have no time, and are all there.
     """
     first, state_name = ("X", "initial_state") if time else ("x", "state")
-    check_dtypes(function, {first: X, "B": B, "C": C})
+    for name, x in {} if time else {"log_a": log_a, state_name: state}.items():
+        check_tensor(function, name, x)
     operands = {first: (X, time + "p"), "B": (B, time + "n"), "C": (C, time + "n")}
-    if log_a is not None or not time:
-        check_dtypes(function, {"log_a": log_a})
-        operands["log_a"] = (log_a, time)
-    if state is not None or not time:
-        check_dtypes(function, {state_name: state})
-        operands[state_name] = (state, "pn")
-    check_shapes(function, operands)
-    if state is not None:
-        check_float32_or(function, state_name, state, first, X)
-    if log_a is not None:
-        check_log_a(function, log_a, first, X)
+    check_operands(function, operands, {"log_a": (log_a, time), state_name: (state, "pn")})

@@ -11,8 +11,6 @@ import torch
 
 from smalearn._checks import ShapeError, check_tensor
 
-__all__ = ["Structured", "Table", "View", "check_operand", "html_table", "match_operand", "widen"]
-
 
 class Structured:
     """A matrix held by fewer numbers than it has entries, which is multiplied like a tensor.

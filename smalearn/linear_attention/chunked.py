@@ -59,14 +59,7 @@ def linear_attention_chunked(
     return in_chunks(Q, K, V, log_a, initial_state, chunk_len)
 
 
-def in_chunks(
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    log_a: torch.Tensor | None,
-    initial_state: torch.Tensor | None = None,
-    chunk_len: int = 64,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def in_chunks(Q, K, V, log_a, initial_state=None, chunk_len=64):
     """`linear_attention_chunked` of operands that are checked."""
     q, k, v, gate, state = widen(Q, Q, K, V, key_gate(log_a, K), initial_state)
     q, k, v, gate = (split_chunks(x, chunk_len) for x in (q, k, v, gate))  # (..., C, chunk_len, ·)
@@ -79,9 +72,7 @@ def in_chunks(
     return join_chunks(inside + past, Q.shape[-2]).to(Q.dtype), final
 
 
-def pass_states(
-    decays: torch.Tensor, updates: torch.Tensor, state: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def pass_states(decays, updates, state):
     """Run state = decays[c] ∘ state + updates[c] over the chunks c: 2·C·N·P operations.
 
     For decays (..., C, 1, 1) or (..., C, 1, N) and updates (..., C, P, N) it returns the carry-in (..., C, P, N) of

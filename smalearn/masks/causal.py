@@ -6,7 +6,7 @@ token to the first for the transpose.
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_number, check_signs, check_tensor, holds
+from smalearn._checks import check_count, check_dtypes, check_number, check_shapes, check_signs, check_tensor, holds
 from smalearn._structured import match_operand, widen
 from smalearn.masks.base import PROMOTIONS, RULES, Mask
 from smalearn.masks.decay import decay_matrix
@@ -129,8 +129,7 @@ class SemiseparableMask(Mask):
 
     def __init__(self, log_a: torch.Tensor):
         check_dtypes("SemiseparableMask", {"log_a": log_a})
-        if log_a.ndim < 1:
-            raise ShapeError("SemiseparableMask: log_a needs axes (..., T), got shape ()")
+        check_shapes("SemiseparableMask", {"log_a": (log_a, "t")})
         log_size = log_a.real if log_a.is_complex() else log_a
         if log_size.device.type == "cpu":
             check_signs("SemiseparableMask", log_size)

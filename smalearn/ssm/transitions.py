@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from smalearn._checks import ShapeError, broadcast_shapes, check_dtypes, check_float32_or, check_shapes
+from smalearn._checks import ShapeError, broadcast_shapes, check_operands, check_tensor
 from smalearn._structured import widen
 
 SHAPES = {-1: "(..., T)", 0: "(..., T, N)", 1: "(..., T, N, N)"}
@@ -16,17 +16,17 @@ def check_generators(function: str, A: torch.Tensor, B: torch.Tensor, **others: 
     A has one axis less than B, as many, or one more. `others` are tensors with their trailing axes, by name; those with
     a time axis have the dtype of B.
     """
-    check_dtypes(function, {"B": B} | {name: x for name, (x, axes) in others.items() if "t" in axes})
-    alone = {"A": A} | {name: x for name, (x, axes) in others.items() if "t" not in axes}
-    for name, x in alone.items():
-        check_dtypes(function, {name: x})
-    if A.ndim - B.ndim not in SHAPES:
-        expected = ", ".join(f"{B.ndim + extra} for {shape}" for extra, shape in SHAPES.items())
-        raise ShapeError(f"{function}: A has {A.ndim} axes, expected {expected}")
-    axes = {-1: "t", 0: "tn", 1: "tnn"}[A.ndim - B.ndim]
-    check_shapes(function, {"B": (B, "tn"), "A": (A, axes)} | others)
-    for name, x in alone.items():
-        check_float32_or(function, name, x, "B", B)
+
+    def axes():
+        if A.ndim - B.ndim not in SHAPES:
+            expected = ", ".join(f"{B.ndim + extra} for {shape}" for extra, shape in SHAPES.items())
+            raise ShapeError(f"{function}: A has {A.ndim} axes, expected {expected}")
+        return {-1: "t", 0: "tn", 1: "tnn"}[A.ndim - B.ndim]
+
+    check_tensor(function, "A", A)
+    tokens = {name: pair for name, pair in others.items() if "t" in pair[1]}
+    alone = {name: pair for name, pair in others.items() if name not in tokens}
+    check_operands(function, {"B": (B, "tn")} | tokens, {"A": (A, axes)} | alone)
 
 
 def transitions(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, Callable, Callable]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError, brief, broadcast_shapes, check_dtypes, check_finite, check_shapes
+from smalearn._checks import ShapeError, brief, check_dtypes, check_finite, check_shapes
 from smalearn._structured import Structured, check_operand, html_table
 
 
@@ -113,11 +113,7 @@ class Weight(Structured, nn.Module, ABC):
         """
         self._check("bilinear", "x", x, 0)
         self._check("bilinear", "y", y, 1)
-        try:
-            broadcast_shapes(x.shape[:-1], y.shape[:-1])
-        except ValueError:
-            axes = f"leading axes {tuple(y.shape[:-1])} of y do not broadcast with {tuple(x.shape[:-1])} of x"
-            raise ShapeError(f"{type(self).__name__}.bilinear: {axes}") from None
+        check_shapes(f"{type(self).__name__}.bilinear", {"x": (x, "m"), "y": (y, "n")})
         return torch.linalg.vecdot(x.conj(), self._apply_to(y))
 
     def _apply_to(self, x):
