@@ -59,13 +59,7 @@ class Implementation:
 
 
 class Run:
-    """An implementation at a problem; several sets of inputs are used in turn, so that no cache holds the next one.
-
-    Args:
-        implementation: is loaded when it is needed.
-        problem: its sizes.
-        sets: of inputs.
-    """
+    """An implementation at a problem; several sets of inputs are used in turn, so that no cache holds the next one."""
 
     def __init__(self, implementation: Implementation, problem: Problem, sets: int = 1):
         self.implementation, self.problem, self.count = implementation, problem, sets

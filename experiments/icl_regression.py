@@ -101,13 +101,9 @@ SMOKE = {"d = 5": Setting(5, (16,), layers=1, steps=8, seeds=2, batch=4, warmup=
 class Regressor(nn.Module):
     """A causal Transformer that reads a prompt of `regression_prompt` and predicts each value before it reads it.
 
-    A linear layer makes tokens of inputs, learned positions are added, blocks follow, and a linear layer, zero at the
-    start, makes a number of each token: all predictions are 0 then, and the expected loss is 1.
-
-    Args:
-        dim: d, size of an input.
-        points: N, of the longest prompt.
-        blocks: of one dim.
+    A linear layer makes tokens of inputs, learned positions are added, blocks of one dim follow, and a linear layer,
+    zero at the start, makes a number of each token: all predictions are 0 then, and the expected loss is 1. The longest
+    prompt has `points`.
     """
 
     def __init__(self, dim: int, points: int, blocks: Sequence[Block]):

@@ -1,21 +1,11 @@
 """Regrouping of any leading axes as (batch, groups, heads of a group), which all kernels work on, and back."""
 
-from collections.abc import Callable
-
 import torch
 
 from smalearn._checks import broadcast_shapes
 
 
-def grouped(
-    X: torch.Tensor,
-    log_a: torch.Tensor | None,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    initial_state: torch.Tensor | None,
-    beta: torch.Tensor | None = None,
-    read: torch.Tensor | None = None,
-) -> tuple[tuple[torch.Tensor | None, ...], Callable]:
+def grouped(X, log_a, B, C, initial_state, beta=None, read=None):
     """The operands of SSD with three leading axes (b, g, r), without a copy where their strides allow it.
 
     Heads r of a group are those leading axes along which both B and C have size 1 or none; the last axis of the others

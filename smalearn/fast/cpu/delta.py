@@ -45,15 +45,7 @@ ABOVE_ONE = 1 + 1e-4
 """A β r·k from which on A is computed in float64; with unit keys and β = 1 it is 1 but for rounding."""
 
 
-def delta_rule_cpu_unchecked(
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    beta: torch.Tensor,
-    log_a: torch.Tensor | None,
-    initial_state: torch.Tensor | None,
-    read: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def delta_rule_cpu_unchecked(Q, K, V, beta, log_a, initial_state, read=None):
     """`fast.delta_rule` on a CPU, of tensors that have been checked, with one decay per token or none.
 
     With `read` (..., T, N) these keys read the memory, and K are those along which is erased and written.

@@ -208,14 +208,7 @@ def delta_rule_tiles(
     return delta_rule_of("on_tiles", Q, K, V, beta, log_a, initial_state)
 
 
-def delta_handles(
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    beta: torch.Tensor,
-    log_a: torch.Tensor | None,
-    initial_state: torch.Tensor | None,
-) -> bool:
+def delta_handles(Q, K, V, beta, log_a, initial_state):
     """Tell whether `delta_rule_triton` computes what is asked for: on a GPU, of a dtype and sizes that it takes.
 
     So it is if Triton is there too, no decay is one per key feature, and values alone are asked for: no derivative, and
@@ -231,15 +224,7 @@ def delta_handles(
 
 
 @torch.no_grad()
-def delta_rule_of(
-    run: str,
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    beta: torch.Tensor,
-    log_a: torch.Tensor | None,
-    initial_state: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def delta_rule_of(run, Q, K, V, beta, log_a, initial_state):
     """`delta_rule_triton` of operands that are checked, by the function of `launch` of the name `run`."""
     (V, log_a, K, Q, state, beta, _), restore = grouped(V, log_a, K, Q, initial_state, beta)
     check_grid({"on_triton": "delta_rule_triton", "on_tiles": "delta_rule_tiles"}[run], V)

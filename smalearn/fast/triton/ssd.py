@@ -8,7 +8,7 @@ what each segment adds to the state, one from the carry-ins that follow from tha
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -107,15 +107,7 @@ class Layer(NamedTuple):
         return {"layer": tuple(map(strided, (*self.operands, dy, gated))), "steps": self.steps}
 
 
-def ssd_of(
-    run: str,
-    X: torch.Tensor,
-    log_a: torch.Tensor | None,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    borders: Sequence[int] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def ssd_of(run, X, log_a, B, C, initial_state=None, borders=None):
     """SSD by programs, with gradients; the operands are those of `ssd_triton`, and checked.
 
     `run` names the function of `launch` that runs programs, a key of `OPERATORS`. Where sequences lie end to end,
@@ -158,17 +150,25 @@ def _shapes(tensors, settings, keep):
 
 def readable(tensors: Sequence[torch.Tensor | None], settings: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
     """The readable form for one sequence after the other."""
-    X, log_a, B, C, states = tensors
-    borders = list(map(int, settings)) or [0, X.shape[3]]
-    states = [None] * (len(borders) - 1) if states is None else states.unflatten(3, (len(borders) - 1, -1)).unbind(3)
+
+    def scan(X, log_a, B, C, H):
+        return in_chunks(C, B, X, log_a, H)
+
+    return by_sequence(scan, *tensors, list(map(int, settings)) or None)
+
+
+def by_sequence(scan, X, log_a, B, C, states, borders):
+    """Scan one sequence after the other: scan(X, log_a, B, C, state), of states (..., sequences·P, N) each its own."""
+    borders = borders or [0, X.shape[-2]]
+    states = [None] * (len(borders) - 1) if states is None else states.unflatten(-2, (len(borders) - 1, -1)).unbind(-3)
     outputs, ends = [], []
     for (start, end), H in zip(itertools.pairwise(borders), states, strict=True):
         now = slice(start, end)
         one = None if log_a is None else log_a[..., now]
-        Y, H = in_chunks(C[..., now, :], B[..., now, :], X[..., now, :], one, H)
+        Y, H = scan(X[..., now, :], one, B[..., now, :], C[..., now, :], H)
         outputs.append(Y)
         ends.append(H)
-    return torch.cat(outputs, 3), torch.cat(ends, 3)
+    return (outputs[0], ends[0]) if len(ends) == 1 else (torch.cat(outputs, -2), torch.cat(ends, -2))
 
 
 OPERATORS = {"on_triton": _operator("ssd_triton", "on_triton"), "on_tiles": _operator("ssd_tiles", "on_tiles")}
@@ -247,9 +247,7 @@ def carried(run, plan, added, totals, outer, back=False):
     return before
 
 
-def sums_of(
-    run: Callable, log_a: torch.Tensor, chunk_len: int, chunks: torch.Tensor | None = None
-) -> tuple[tuple, ...] | None:
+def sums_of(run, log_a, chunk_len, chunks=None):
     """Running sums of log decays (b, g, r, T, 1) by chunk, as programs take them; None where each sums for itself.
 
     `run` is the function of `launch` that runs programs; `chunks` says where chunks begin, as for `ssd_sums`.
