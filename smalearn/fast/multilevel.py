@@ -93,9 +93,6 @@ def executed_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], 
         block_lens: b_l of every level.
         causal: query i meets the keys j ≤ i, or all.
 
-    Returns:
-        The count.
-
     Raises:
         ValueError: the length is not an integer ≥ 0, or ranks and block lengths are not an allocation for it.
     """

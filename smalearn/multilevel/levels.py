@@ -137,9 +137,6 @@ def score_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], cau
         block_lens: b_l of every level.
         causal: count the pairs j ≤ i, or all.
 
-    Returns:
-        The count.
-
     Raises:
         ValueError: the length is not an integer ≥ 0, or ranks and block lengths are not an allocation for it.
 
@@ -186,9 +183,6 @@ def live_key_numbers(length: int, ranks: Sequence[int], block_lens: Sequence[int
         length: T.
         ranks: r_l of every level.
         block_lens: b_l of every level.
-
-    Returns:
-        The count.
 
     Raises:
         ValueError: the length is not an integer ≥ 1, or ranks and block lengths are not an allocation for it.

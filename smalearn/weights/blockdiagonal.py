@@ -37,9 +37,6 @@ class BlockDiagonal(Weight):
             seed: of the draw.
             dtype: torch's default if None.
 
-        Returns:
-            The weight.
-
         Raises:
             ValueError: a size is not an integer ≥ 1, or blocks does not divide m and n.
         """

@@ -41,9 +41,6 @@ class Butterfly(Weight):
             seed: of the draw.
             dtype: torch's default if None.
 
-        Returns:
-            The weight.
-
         Raises:
             ValueError: n is not a power of two.
         """
@@ -59,9 +56,6 @@ class Butterfly(Weight):
 
         Args:
             M: (n, n), n a power of two from 2 on.
-
-        Returns:
-            The weight.
 
         Raises:
             ShapeError: M does not have two axes, or is not square.

@@ -39,9 +39,6 @@ class Kronecker(Weight):
             seed: of the draw.
             dtype: torch's default if None.
 
-        Returns:
-            The weight, (a·b, c·d).
-
         Raises:
             ValueError: a size is not an integer ≥ 1.
         """

@@ -42,9 +42,6 @@ class LowRank(Weight):
             seed: of the draw.
             dtype: torch's default if None.
 
-        Returns:
-            The weight.
-
         Raises:
             ValueError: a size is not an integer ≥ 1.
         """

@@ -80,9 +80,6 @@ class MultiLevelBlockTensorContraction(Weight):
             seed: of the draw.
             dtype: torch's default if None.
 
-        Returns:
-            The weight.
-
         Raises:
             ShapeError: m or n differs between levels.
             ValueError: the two lists differ in length, r'_l·p'_l is not r_l·p_l, or an order is not a permutation of
@@ -112,9 +109,6 @@ class MultiLevelBlockTensorContraction(Weight):
             M: (m, n).
             sizes: (a, b, c, d) with a·b = m and c·d = n.
             rank: s.
-
-        Returns:
-            The weight.
 
         Raises:
             ShapeError: M does not have two axes.
