@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from smalearn import fast
-from smalearn._checks import check_count, check_number, check_pair
+from smalearn._checks import check_count, check_number
+from smalearn.fast.triton.mamba2 import check_limits
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.layers import CausalConvolution, GatedRMSNorm, divide, narrow
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
@@ -90,16 +91,12 @@ class Mamba2(RecurrentMixer):
 
     @property
     def dt_limits(self) -> tuple[float, float]:
-        """The least and the most of a step size dt, 0 ≤ least ≤ most."""
+        """The least and the greatest step size dt, 0 ≤ least ≤ greatest."""
         return self._dt_limits
 
     @dt_limits.setter
     def dt_limits(self, limits: tuple[float, float]) -> None:
-        pair = check_pair("Mamba2", "dt_limits", limits, "least", "most")
-        least, most = (check_number("Mamba2", "dt_limits", limit) for limit in pair)
-        if not (0 <= least <= most and least < math.inf):
-            raise ValueError(f"Mamba2: dt_limits must be 0 ≤ least ≤ most, got ({least}, {most})")
-        self._dt_limits = least, most
+        self._dt_limits = check_limits("Mamba2", "dt_limits", limits)
 
     def state_shape(self):
         """Trailing axes of a state for each head."""

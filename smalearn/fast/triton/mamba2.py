@@ -102,7 +102,7 @@ def mamba2_ssd(
     sizes = _check(x, B, C, others)
     borders = None if cu_seqlens is None else _borders(cu_seqlens, sizes)
     check_type(FUNCTION, "dt_softplus", dt_softplus, bool)
-    options = _Options(sizes["g"], (dt_softplus, *_limits(dt_limit)), borders)
+    options = _Options(sizes["g"], (dt_softplus, *check_limits(FUNCTION, "dt_limit", dt_limit)), borders)
     tensors = _Tensors(x, dt, A, B, C, D, z, dt_bias, initial_state)
     run = _runner(x, B)
     if run:
@@ -274,12 +274,12 @@ def _check(x, B, C, others):
     return sizes
 
 
-def _limits(dt_limit):
+def check_limits(function, argument, limits):
     """The least and the greatest step size, as floats."""
-    limits = check_pair(FUNCTION, "dt_limit", dt_limit, "least", "greatest")
-    least, greatest = (float(check_number(FUNCTION, "dt_limit", limit)) for limit in limits)
+    pair = check_pair(function, argument, limits, "least", "greatest")
+    least, greatest = (float(check_number(function, argument, limit)) for limit in pair)
     if not (0 <= least <= greatest and least < math.inf):
-        raise ValueError(f"{FUNCTION}: dt_limit must be two numbers, 0 ≤ least ≤ greatest, got {dt_limit}")
+        raise ValueError(f"{function}: {argument} must be two numbers, 0 ≤ least ≤ greatest, got {limits}")
     return least, greatest
 
 
