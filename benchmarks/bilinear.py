@@ -15,8 +15,6 @@ from smalearn.scores import BilinearAttention
 from smalearn.testing import random_tensors
 from smalearn.weights import BlockTensorTrain, LowRank, MultiLevelLowRank, Weight, balanced_sizes
 
-__all__ = ["FORMS", "SDPA", "benchmark", "compare", "definition", "entrant", "once", "targets"]
-
 SDPA = "standard, SDPA"
 RANKS = (32, 8, 6, 4, 4, 4, 4, 2)
 SLOWER = 1.7

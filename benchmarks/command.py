@@ -9,8 +9,6 @@ import benchmarks as bench
 from benchmarks import device, records
 from smalearn.course import progress, timing
 
-__all__ = ["measure"]
-
 
 def measure(names: Sequence[str], output: Path | None = None, on: str | None = None) -> int:
     """Run benchmarks, print their results and keep them; return the exit status, 130 if one was stopped by Ctrl-C.

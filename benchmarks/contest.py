@@ -11,21 +11,6 @@ from smalearn.course import progress
 from smalearn.course.timing import interleaved, slope, warm_seconds
 from smalearn.testing import TOLERANCE, relative_rms
 
-__all__ = [
-    "CannotRunError",
-    "best",
-    "checked",
-    "contest",
-    "every_kth",
-    "gathered",
-    "growth",
-    "judge",
-    "ratio",
-    "reason",
-    "speedups",
-    "unchecked",
-]
-
 PATIENCE = 120.0  # seconds for all samples of one entrant, if three samples take no longer
 
 Sampler = Callable[[], float]

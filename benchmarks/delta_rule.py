@@ -9,8 +9,6 @@ from benchmarks.peers import DELTA_RULE
 from benchmarks.problem import Problem
 from benchmarks.report import at_least, at_most, record
 
-__all__ = ["PROBLEMS", "benchmark", "targets"]
-
 FAST, _, *PEERS = (one.name for one in DELTA_RULE)
 PROBLEMS = (
     Problem(length=2048, heads=8, state=64, head_dim=64, shared=False),

@@ -24,28 +24,6 @@ from smalearn.course import progress
 from smalearn.course.timing import interleaved, machine
 from smalearn.fast.triton import launch
 
-__all__ = [
-    "NOTE",
-    "TOLERANCE",
-    "WAYS",
-    "about",
-    "can_run",
-    "compete",
-    "floor",
-    "forget",
-    "gpu_name",
-    "judged",
-    "measure",
-    "measure_beside",
-    "peaks",
-    "rates",
-    "record",
-    "sample",
-    "sets",
-    "unchecked",
-    "where",
-]
-
 NOTE = "interpreter: these times say nothing about a GPU"
 WAYS = ("forward", "backward")
 GATE, HEADS = 500, 24  # tokens and heads, at most, of the problem at which answers are compared

@@ -14,8 +14,6 @@ from benchmarks.report import at_least
 from smalearn.fast.triton import delta_rule_tiles, delta_rule_triton
 from smalearn.linear_attention import delta_rule_chunked
 
-__all__ = ["DELTA_RULE", "FLA", "PROBLEMS", "TINY", "benchmark", "targets", "work"]
-
 _problem = partial(Problem, shared=False, views=True)
 PROBLEMS = tuple(
     _problem(batch=batch, heads=16, length=length, head_dim=size, state=size, dtype=torch.bfloat16, device="cuda")

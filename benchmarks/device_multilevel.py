@@ -17,8 +17,6 @@ from benchmarks.report import at_most
 from smalearn.fast.triton.multilevel import multilevel_forward
 from smalearn.multilevel import halving_blocks, parse_ranks, score_macs
 
-__all__ = ["ATTENTIONS", "PROBLEMS", "TINY", "benchmark", "targets", "work"]
-
 _problem = partial(Problem, decay=None, shared=False, views=True)
 PROBLEMS = tuple(
     _problem(batch=batch, heads=16, length=length, head_dim=64, state=64, dtype=torch.bfloat16, device="cuda")

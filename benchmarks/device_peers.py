@@ -20,8 +20,6 @@ from smalearn.fast.triton import launch, mamba2_ssd, ssd_step_triton_, ssd_tiles
 from smalearn.kernel_attention import softmax_attention
 from smalearn.ssd import ssd_chunked
 
-__all__ = ["GLA", "LAYERS", "SSD", "STEPS"]
-
 
 def _programs(X, *others):
     """`ssd_triton`, or `ssd_tiles` where Triton can run no programs on that device."""

@@ -28,8 +28,6 @@ from benchmarks.problem import Problem
 from benchmarks.report import at_least, at_most
 from smalearn.course import progress
 
-__all__ = ["GROWTH", "SIZES", "TINY", "benchmark", "decode", "memory", "targets", "work"]
-
 _problem = partial(Problem, views=True, backward=True)
 SIZES, GROWTH = (
     tuple(

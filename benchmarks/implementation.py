@@ -22,41 +22,26 @@ from smalearn.course import progress
 from smalearn.course.spawned import SPAWN, killed_by_ctrl_c
 from smalearn.course.timing import grown_bytes, one_thread, saved_bytes, warm_seconds
 
-__all__ = ["Implementation", "Run", "alone", "compare", "memory", "memory_of", "processes"]
-
 
 @dataclass(frozen=True)
 class Implementation:
-    """One implementation of a `Problem`; it can be pickled, to be called in another process.
+    """One implementation of a `Problem`; it can be pickled, to be called in another process."""
 
-    Attributes:
-        name: as reports show it.
-        load: imports what it needs and returns `run(*arguments) -> Y`; it raises ImportError if a library is missing.
-        arguments: its arguments from X, log_a, B and C; this is not timed.
-        exact: what it computes, from its arguments with heads before time.
-        base: whether the others are set beside it.
-        checked: whether it is judged; what is not is no peer, but a floor.
-        time_first: whether its layout is (batch, T, heads, ...), and not (batch, heads, T, ...).
-        decay: whether it needs a decay (True), or cannot have one (False).
-        anywhere: whether it runs on the problem's device without a GPU.
-        longest: tokens of the longest sequence that it takes.
-        most: entries of the largest tensor that it takes; most libraries count them in 32 bits.
-        heads: whose answers are compared, the first so many; all if None.
-        at_length: what it computes, as `exact`, but fast: one head is compared with it at the full length, on devices.
-    """
-
-    name: str
+    name: str  # as reports show it
+    # imports what it needs and returns `run(*arguments) -> Y`; it raises ImportError if a library is missing
     load: Callable[[], Callable]
+    # its arguments from X, log_a, B and C; this is not timed
     arguments: Callable[..., Sequence[torch.Tensor]] = operands
-    exact: Callable[..., torch.Tensor] = recurrence
-    base: bool = False
-    checked: bool = True
-    time_first: bool = False
-    decay: bool | None = None
-    anywhere: bool = True
-    longest: int = 2**40
-    most: int = 2**40
-    heads: int | None = None
+    exact: Callable[..., torch.Tensor] = recurrence  # what it computes, from its arguments with heads before time
+    base: bool = False  # whether the others are set beside it
+    checked: bool = True  # whether it is judged; what is not is no peer, but a floor
+    time_first: bool = False  # whether its layout is (batch, T, heads, ...), and not (batch, heads, T, ...)
+    decay: bool | None = None  # whether it needs a decay (True), or cannot have one (False)
+    anywhere: bool = True  # whether it runs on the problem's device without a GPU
+    longest: int = 2**40  # tokens of the longest sequence that it takes
+    most: int = 2**40  # entries of the largest tensor that it takes; most libraries count them in 32 bits
+    heads: int | None = None  # whose answers are compared, the first so many; all if None
+    # what it computes, as `exact`, but fast: one head is compared with it at the full length, on devices
     at_length: Callable[..., torch.Tensor] | None = None
 
     def takes(self, problem: Problem) -> bool:
@@ -74,13 +59,7 @@ class Implementation:
 
 
 class Run:
-    """An implementation at a problem; several sets of inputs are used in turn, so that no cache holds the next one.
-
-    Args:
-        implementation: is loaded when it is needed.
-        problem: its sizes.
-        sets: of inputs.
-    """
+    """An implementation at a problem; several sets of inputs are used in turn, so that no cache holds the next one."""
 
     def __init__(self, implementation: Implementation, problem: Problem, sets: int = 1):
         self.implementation, self.problem, self.count = implementation, problem, sets

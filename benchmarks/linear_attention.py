@@ -9,8 +9,6 @@ from benchmarks.peers import BACKWARDS, LINEAR_ATTENTION
 from benchmarks.problem import Problem
 from benchmarks.report import at_least, at_most, record
 
-__all__ = ["PROBLEM", "benchmark", "targets"]
-
 FAST, READABLE, _, FLOOR = (one.name for one in LINEAR_ATTENTION[:4])
 PROBLEM = Problem(length=2048, heads=8, state=64, head_dim=64, shared=False)
 

@@ -11,8 +11,6 @@ from benchmarks.report import at_least, at_most, record
 from smalearn.masks import CausalMask, DecayMask, FourierMask, Mask, SemiseparableMask, ToeplitzMask
 from smalearn.testing import random_tensors
 
-__all__ = ["FAMILIES", "benchmark", "compare", "operand", "sweeps", "targets"]
-
 
 def _semiseparable(length: int) -> SemiseparableMask:
     """Decays that differ from token to token, a reset every 1000 tokens."""

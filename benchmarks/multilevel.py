@@ -17,19 +17,6 @@ from smalearn.course.timing import seconds
 from smalearn.fast import executed_macs, multilevel_attention
 from smalearn.multilevel import KeyCache, batched_scores, halving_blocks, key_numbers, parse_ranks, score_macs
 
-__all__ = [
-    "ALLOCATIONS",
-    "ATTENTIONS",
-    "EQUAL",
-    "STANDARD",
-    "benchmark",
-    "decode",
-    "definition",
-    "standard",
-    "targets",
-    "with_levels",
-]
-
 EQUAL, PAPER = ALLOCATIONS = ("8|8|8|8|8|8|8|8", "32|8|6|4|4|4|4|2")
 """Eight equal levels, and the paper's: 64 columns each."""
 STANDARD, LOOP = "scaled_dot_product_attention", "all levels in full"

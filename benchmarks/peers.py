@@ -22,25 +22,6 @@ from smalearn.linear_attention import (
 )
 from smalearn.ssd import ssd_chunked
 
-__all__ = [
-    "BACKWARDS",
-    "COMPILED_SSD",
-    "DELTA_RULE",
-    "LINEAR_ATTENTION",
-    "SSD",
-    "Products",
-    "compiled",
-    "corrected",
-    "delta_operands",
-    "every_head",
-    "fla",
-    "given",
-    "ours",
-    "products_only",
-    "textbook_attention",
-    "textbook_ssd",
-]
-
 CHUNK_LEN = 64  # of all but the fast ones, which choose for themselves
 
 

@@ -9,8 +9,6 @@ from torch.utils.checkpoint import checkpoint
 
 from smalearn.linear_attention import linear_attention_recurrent
 
-__all__ = ["DECAYS", "Problem", "by_segments", "operands", "recurrence", "way"]
-
 SEGMENT = 64  # tokens of the recurrence between two states that its backward keeps
 
 DECAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -53,35 +51,20 @@ def by_segments(function: Callable[..., tuple], *operands: torch.Tensor | None) 
 
 @dataclass(frozen=True)
 class Problem:
-    """State space duality Y of (X, log_a, B, C); with B and C of every head, linear attention of (C, B, X, log_a).
+    """State space duality Y of (X, log_a, B, C); with B and C of every head, linear attention of (C, B, X, log_a)."""
 
-    Args:
-        length: T.
-        heads: how many.
-        head_dim: P.
-        state: N.
-        decay: a name of `DECAYS`, or None for no decay.
-        backward: whether the gradients are part of the answer.
-        shared: whether all heads have the same B and C.
-        views: whether operands are views of tensors (batch, T, heads, ...), as projections give them.
-        batch: sequences.
-        dtype: of X, B and C; log_a is float32.
-        device: as torch names it.
-        seed: of the draw.
-    """
-
-    length: int = 2048
-    heads: int = 24
-    head_dim: int = 64
-    state: int = 128
-    decay: str | None = "gate"
-    backward: bool = False
-    shared: bool = True
-    views: bool = False
-    batch: int = 1
-    dtype: torch.dtype = torch.float32
-    device: str = "cpu"
-    seed: int = 0
+    length: int = 2048  # T
+    heads: int = 24  # how many
+    head_dim: int = 64  # P
+    state: int = 128  # N
+    decay: str | None = "gate"  # a name of `DECAYS`, or None for no decay
+    backward: bool = False  # whether the gradients are part of the answer
+    shared: bool = True  # whether all heads have the same B and C
+    views: bool = False  # whether operands are views of tensors (batch, T, heads, ...), as projections give them
+    batch: int = 1  # sequences
+    dtype: torch.dtype = torch.float32  # of X, B and C; log_a is float32
+    device: str = "cpu"  # as torch names it
+    seed: int = 0  # of the draw
 
     @property
     def title(self) -> str:

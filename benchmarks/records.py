@@ -7,8 +7,6 @@ from pathlib import Path
 
 from smalearn.data import recorded, recorded_cpus
 
-__all__ = ["beside", "cpu_folder", "cpu_name", "place_of", "write"]
-
 
 def cpu_name(machine: Mapping) -> str:
     """A CPU as a reader knows it, with its widest vectors: "AMD EPYC, AVX512"."""

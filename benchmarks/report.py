@@ -9,27 +9,17 @@ import torch
 from benchmarks.contest import Finish, gathered
 from smalearn.course.timing import machine, one_thread, quartiles
 
-__all__ = ["Row", "at_least", "at_most", "number", "record", "sections", "summary", "table"]
-
 Rows = Iterable[Sequence[str]]
 
 
 class Row(NamedTuple):
-    """What a contest comes to.
+    """What a contest comes to."""
 
-    Attributes:
-        problem: its name.
-        ours: the first base that is no floor.
-        milliseconds: the median of its times.
-        times_as_fast: by how many times it is faster than each peer, by their names.
-        of_floor: the time of the floor over its own, None where there is no floor.
-    """
-
-    problem: str
-    ours: str
-    milliseconds: float
-    times_as_fast: dict[str, float]
-    of_floor: float | None
+    problem: str  # its name
+    ours: str  # the first base that is no floor
+    milliseconds: float  # the median of its times
+    times_as_fast: dict[str, float]  # by how many times it is faster than each peer, by their names
+    of_floor: float | None  # the time of the floor over its own, None where there is no floor
 
 
 def record(

@@ -15,8 +15,6 @@ from smalearn.course.timing import warm_seconds
 from smalearn.fast import ssd_step_
 from smalearn.testing import random_tensors
 
-__all__ = ["PROBLEMS", "benchmark", "decode", "efficiency", "layouts", "multiply_adds", "targets"]
-
 PROBLEMS = (
     Problem(),
     Problem(length=3008, heads=8, head_dim=32, state=64),

@@ -20,8 +20,6 @@ from smalearn.linear_attention import linear_attention_recurrent
 from smalearn.models import Block, Mamba1, Mamba2, SequenceModel, SoftmaxAttention
 from smalearn.ssm import ssm_scan
 
-__all__ = ["MODELS", "ROUTES", "STATES", "benchmark", "growth", "samples", "steps", "targets"]
-
 STATES = (16, 32, 64, 128, 256)
 PROBLEM = Problem(length=1024, heads=2, head_dim=64, backward=True)
 TRIED = 16  # tokens of the sequence on which a model must be right

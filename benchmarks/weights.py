@@ -14,8 +14,6 @@ from benchmarks.report import at_least, record
 from smalearn.testing import random_tensors
 from smalearn.weights import BlockTensorTrain, MultiLevelLowRank, Weight, balanced_sizes
 
-__all__ = ["FAMILIES", "OTHERS", "benchmark", "compare", "targets"]
-
 FASTER = {("BTT", 1024): 4, ("BTT", 4096): 10}
 COLA = "CoLA"
 

@@ -5,8 +5,6 @@ import pkgutil
 
 import experiments
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Print the name of each module with a command, and its purpose."""

@@ -20,20 +20,13 @@ from experiments.grid import each_seed, grid, model_lines
 from smalearn.course.ch10.layer import Model, Setting, batch, build, squared_error, title, training
 from smalearn.course.timing import CLOCK, interleaved
 
-__all__ = ["FULL", "SMOKE", "Timing", "clock", "clock_transformers", "jobs", "main", "run", "table", "work"]
-
 
 @dataclass(frozen=True)
 class Timing:
-    """Timed models.
+    """Timed models."""
 
-    Args:
-        setting: models of one layer, or Transformers of one width.
-        rounds: of the measurement; in each, every model is timed once.
-    """
-
-    setting: Setting | icl_regression.Setting
-    rounds: int = 20
+    setting: Setting | icl_regression.Setting  # models of one layer, or Transformers of one width
+    rounds: int = 20  # of the measurement; in each, every model is timed once
 
 
 def _growing(dim):

@@ -42,50 +42,31 @@ from smalearn.models import (
 from smalearn.multilevel import parse_ranks, score_macs
 from smalearn.train import Plan, mean_loss
 
-__all__ = ["FULL", "PAPER", "RATES", "SMOKE", "Setting", "build", "main", "run", "table"]
-
 SCHEMES = ("standard", "width-stable")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A size, the models that have it, and how they are trained.
+    """A size, the models that have it, and how they are trained."""
 
-    Args:
-        mixers: of all layers, "full", "window w", ranks such as "8|4|2|2", or a name of `RECURRENT`; with " + "
-            between them, the layers take turns; ", shuffled" after ranks puts the tokens in another order into
-            blocks; ", convolution" puts a short convolution before each layer.
-        positions: "learned", "RoPE" or "ALiBi"; recurrent mixers have none.
-        data: name of the text.
-        length: T of an excerpt.
-        dim: D.
-        heads: of each attention layer.
-        layers: how many; of recurrent mixers, which have no MLPs, twice as many.
-        mlp: width of the hidden layers.
-        steps: of training.
-        seeds: the first tries every rate, all others have the best.
-        batch: excerpts of a step.
-        lrs: the highest learning rates to try.
-        scheme: how initial values and rates depend on the width: "standard" or "width-stable".
-        tests: excerpts of the validation, and of the test.
-        device: where it runs.
-    """
-
+    # of all layers, "full", "window w", ranks such as "8|4|2|2", or a name of `RECURRENT`; with " + " between
+    # them, the layers take turns; ", shuffled" after ranks puts the tokens in another order into blocks; ",
+    # convolution" puts a short convolution before each layer
     mixers: tuple[str, ...]
-    positions: str = "RoPE"
-    data: str = "tinyshakespeare"
-    length: int = 128
-    dim: int = 64
-    heads: int = 4
-    layers: int = 2
-    mlp: int = 256
-    steps: int = 500
-    seeds: int = 6
-    batch: int = 16
-    lrs: tuple[float, ...] = tuple(2.0**k for k in range(-8, -3))
-    scheme: str = "standard"
-    tests: int = 256
-    device: str = "cpu"
+    positions: str = "RoPE"  # "learned", "RoPE" or "ALiBi"; recurrent mixers have none
+    data: str = "tinyshakespeare"  # name of the text
+    length: int = 128  # T of an excerpt
+    dim: int = 64  # D
+    heads: int = 4  # of each attention layer
+    layers: int = 2  # how many; of recurrent mixers, which have no MLPs, twice as many
+    mlp: int = 256  # width of the hidden layers
+    steps: int = 500  # of training
+    seeds: int = 6  # the first tries every rate, all others have the best
+    batch: int = 16  # excerpts of a step
+    lrs: tuple[float, ...] = tuple(2.0**k for k in range(-8, -3))  # the highest learning rates to try
+    scheme: str = "standard"  # how initial values and rates depend on the width: "standard" or "width-stable"
+    tests: int = 256  # excerpts of the validation, and of the test
+    device: str = "cpu"  # where it runs
 
     def runs(self, _: int) -> dict[str, dict[str, object]]:
         """Every mixer at every learning rate, whatever the seed."""

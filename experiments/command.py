@@ -14,34 +14,23 @@ from smalearn.course.executors import Lost, executor
 from smalearn.course.spawned import killed_by_ctrl_c
 from smalearn.data import Source
 
-__all__ = ["Experiment", "command_parser", "print_result"]
-
 
 @dataclass(frozen=True)
 class Experiment:
-    """The command of an experiment: call it with its arguments.
+    """The command of an experiment: call it with its arguments."""
 
-    Args:
-        name: of its module.
-        doc: of its module, whose first line says the purpose.
-        full: the recorded settings, by title.
-        smoke: those of `--smoke`, which take seconds.
-        run: does one run.
-        table: from the result to what the terminal shows.
-        variants: for each further option, a line of help and the settings by title.
-        jobs: from settings, and the records so far by name, to the arguments of each run; asked again when these are
-            done, for runs that depend on what earlier ones found.
-        load: on real data, from the field `data` of a setting to the source of what is there.
-    """
-
-    name: str
-    doc: str
-    full: Mapping[str, object]
-    smoke: Mapping[str, object]
-    run: Callable[..., Mapping[str, object]]
-    table: Callable[[Mapping[str, object]], str]
+    name: str  # of its module
+    doc: str  # of its module, whose first line says the purpose
+    full: Mapping[str, object]  # the recorded settings, by title
+    smoke: Mapping[str, object]  # those of `--smoke`, which take seconds
+    run: Callable[..., Mapping[str, object]]  # does one run
+    table: Callable[[Mapping[str, object]], str]  # from the result to what the terminal shows
+    # for each further option, a line of help and the settings by title
     variants: Mapping[str, tuple[str, Mapping[str, object]]] = field(default_factory=dict)
+    # from settings, and the records so far by name, to the arguments of each run; asked again when these are
+    # done, for runs that depend on what earlier ones found
     jobs: Callable[[Mapping, Mapping], Mapping[str, Mapping[str, object]]] = lambda settings, _: grid(settings)
+    # on real data, from the field `data` of a setting to the source of what is there
     load: Callable[[str], Source] | None = None
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:

@@ -13,8 +13,6 @@ from smalearn.fast import multilevel_attention
 from smalearn.kernel_attention import softmax_attention
 from smalearn.models import Block, MultiLevelAttention
 
-__all__ = ["CrossAttention", "EncoderDecoder", "Forecaster", "LevelAttention", "RelativeBias", "Repeat", "buckets"]
-
 
 def buckets(length: int, count: int, reach: int, causal: bool) -> torch.Tensor:
     """Bucket of every (query, key) pair: near distances have one learned bias each, far ones share theirs.
@@ -49,16 +47,7 @@ class RelativeBias(nn.Module):
 
 
 class LevelAttention(MultiLevelAttention):
-    """Multi-level attention that may look both ways, and may have a bias.
-
-    Args:
-        dim: D.
-        heads: how many.
-        ranks: as in `MultiLevelAttention`; one level is standard attention.
-        context: the longest sequence.
-        causal: whether a token sees only itself and those before it.
-        bias: shared with other layers, or None.
-    """
+    """Multi-level attention that may look both ways, and may have a bias that layers share; one level is standard."""
 
     def __init__(
         self, dim: int, heads: int, ranks: Sequence[int], context: int, causal: bool, bias: RelativeBias | None = None
@@ -143,12 +132,8 @@ class DecoderBlock(nn.Module):
 class EncoderDecoder(nn.Module):
     """T5 in small, for tokens that are bins of a series: the encoder reads what is known, the decoder writes the rest.
 
-    Args:
-        bins: number of tokens.
-        context: tokens known.
-        horizon: tokens to forecast.
-        ranks: of all scores of tokens of one side; the relative biases are the same for all layers of a side.
-        sizes: `dim`, `heads`, `layers` of either side, and `mlp`.
+    `ranks` are those of all scores of tokens of one side; the relative biases are the same for all layers of a side;
+    `sizes` are `dim`, `heads`, `layers` of either side, and `mlp`.
     """
 
     def __init__(self, bins: int, context: int, horizon: int, ranks: Sequence[int], sizes: dict[str, int]):

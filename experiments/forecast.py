@@ -23,47 +23,28 @@ from smalearn.models import Block
 from smalearn.multilevel import parse_ranks, score_macs
 from smalearn.train import Plan, mean_loss
 
-__all__ = ["FULL", "SMOKE", "Setting", "build", "main", "quantise", "run", "table"]
-
 REPEATS = {"last value": 1, "day before": 24}
 """Forecasts that learn nothing, and how many hours they repeat."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A forecast, the splits of the scores that try it, and how they are trained.
+    """A forecast, the splits of the scores that try it, and how they are trained."""
 
-    Args:
-        ranks: splits of dim/heads, such as "12|4"; the first is a single level, the standard.
-        bins: 0 for numbers, by an encoder; else tokens, by an encoder-decoder.
-        data: name of the series.
-        context: hours known.
-        horizon: hours to forecast.
-        dim: D.
-        heads: of each layer.
-        layers: of the encoder, and of the decoder if there is one.
-        mlp: width of the hidden layers.
-        steps: of training.
-        seeds: how many runs of each split.
-        batch: windows of a step.
-        lr: the highest learning rate.
-        tests: windows of the test, spread evenly over its months.
-    """
-
-    ranks: tuple[str, ...]
-    bins: int = 0
-    data: str = "ETTh1"
-    context: int = 96
-    horizon: int = 96
-    dim: int = 32
-    heads: int = 2
-    layers: int = 2
-    mlp: int = 128
-    steps: int = 200
-    seeds: int = 3
-    batch: int = 16
-    lr: float = 1e-2
-    tests: int = 240
+    ranks: tuple[str, ...]  # splits of dim/heads, such as "12|4"; the first is a single level, the standard
+    bins: int = 0  # 0 for numbers, by an encoder; else tokens, by an encoder-decoder
+    data: str = "ETTh1"  # name of the series
+    context: int = 96  # hours known
+    horizon: int = 96  # hours to forecast
+    dim: int = 32  # D
+    heads: int = 2  # of each layer
+    layers: int = 2  # of the encoder, and of the decoder if there is one
+    mlp: int = 128  # width of the hidden layers
+    steps: int = 200  # of training
+    seeds: int = 3  # how many runs of each split
+    batch: int = 16  # windows of a step
+    lr: float = 1e-2  # the highest learning rate
+    tests: int = 240  # windows of the test, spread evenly over its months
 
     def runs(self, seed: int) -> dict[str, dict[str, object]]:
         """Every split; what learns nothing has one seed."""

@@ -10,8 +10,6 @@ from torch import nn
 from smalearn.course.results import model_of
 from smalearn.train import Record, train
 
-__all__ = ["best_rates", "each_seed", "grid", "mean_seconds", "means", "model_lines", "swept", "trained"]
-
 
 def grid(settings: Mapping[str, Any]) -> dict[str, dict[str, object]]:
     """All runs by name, seed after seed, so that a file that is not finished has something of everything.

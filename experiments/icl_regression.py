@@ -33,49 +33,31 @@ from smalearn.scores.mup import initialise, learning_rates
 from smalearn.train import Plan
 from smalearn.weights import as_mlbtc
 
-__all__ = ["FULL", "PAPER", "SMOKE", "Regressor", "Setting", "build", "main", "run", "table", "task"]
-
 
 @dataclass(frozen=True)
 class Setting:
-    """One size of the inputs, and the models that face it.
+    """One size of the inputs, and the models that face it."""
 
-    Args:
-        dim: d, coordinates of an input; there are 2·d points.
-        widths: D of the models.
-        models: of each the family, the heads, and the rank or the rank of every level; no ranks are one, D / heads.
-        layers: blocks of attention and MLP.
-        steps: of training.
-        seeds: the first tries every rate, all others have the best.
-        batch: examples of a step.
-        lrs: the highest learning rates to try, at the width of `base`.
-        base: the width whose learning rate is `lr`; others follow by μP.
-        warmup: steps in which it rises.
-        norm: C of the layer norm on queries and keys.
-        every: steps from one size of the curriculum to the next.
-        tests: examples of the validation, and of the test.
-        device: as torch names it.
-    """
-
-    dim: int
-    widths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
+    dim: int  # d, coordinates of an input; there are 2·d points
+    widths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # D of the models
+    # of each the family, the heads, and the rank or the rank of every level; no ranks are one, D / heads
     models: tuple[Model, ...] = (
         ("low rank", 8, ()),
         ("low rank", 1, ()),
         ("BTT", 8, (1,)),
         ("MLR", 8, (4, 4, 8)),
     )
-    layers: int = 6
-    steps: int = 500_001
-    seeds: int = 1
-    batch: int = 64
-    lrs: tuple[float, ...] = (1e-3,)
-    base: int = 64
-    warmup: int = 1000
-    norm: float = 8.0
-    every: int = 2000
-    tests: int = 1280
-    device: str = "cpu"
+    layers: int = 6  # blocks of attention and MLP
+    steps: int = 500_001  # of training
+    seeds: int = 1  # the first tries every rate, all others have the best
+    batch: int = 64  # examples of a step
+    lrs: tuple[float, ...] = (1e-3,)  # the highest learning rates to try, at the width of `base`
+    base: int = 64  # the width whose learning rate is `lr`; others follow by μP
+    warmup: int = 1000  # steps in which it rises
+    norm: float = 8.0  # C of the layer norm on queries and keys
+    every: int = 2000  # steps from one size of the curriculum to the next
+    tests: int = 1280  # examples of the validation, and of the test
+    device: str = "cpu"  # as torch names it
 
     def runs(self, _: int) -> dict[str, dict[str, object]]:
         """Every model of every width at every rate, whatever the seed."""
@@ -119,13 +101,9 @@ SMOKE = {"d = 5": Setting(5, (16,), layers=1, steps=8, seeds=2, batch=4, warmup=
 class Regressor(nn.Module):
     """A causal Transformer that reads a prompt of `regression_prompt` and predicts each value before it reads it.
 
-    A linear layer makes tokens of inputs, learned positions are added, blocks follow, and a linear layer, zero at the
-    start, makes a number of each token: all predictions are 0 then, and the expected loss is 1.
-
-    Args:
-        dim: d, size of an input.
-        points: N, of the longest prompt.
-        blocks: of one dim.
+    A linear layer makes tokens of inputs, learned positions are added, blocks of one dim follow, and a linear layer,
+    zero at the start, makes a number of each token: all predictions are 0 then, and the expected loss is 1. The longest
+    prompt has `points`.
     """
 
     def __init__(self, dim: int, points: int, blocks: Sequence[Block]):

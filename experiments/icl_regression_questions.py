@@ -7,8 +7,6 @@ determined by the pairs before it; whoever answers 0 has 1.
 
 from smalearn.course.results import Question
 
-__all__ = ["MARGIN", "QUESTIONS"]
-
 MARGIN = 0.03
 """The least difference in error that a sentence is about."""
 

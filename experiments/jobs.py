@@ -12,8 +12,6 @@ from smalearn.course.executors import Lost
 from smalearn.course.timing import machine
 from smalearn.train import write_atomically
 
-__all__ = ["run_jobs"]
-
 KIND = ("cpu", "system", "python", "torch")
 """Facts of a machine in which those of one kind agree."""
 

@@ -38,8 +38,6 @@ from smalearn.models import (
 )
 from smalearn.train import Plan, mean_loss
 
-__all__ = ["FULL", "LONGEST", "MIXERS", "SMOKE", "Setting", "build", "main", "run", "table", "trial"]
-
 LONGEST = 256  # tokens of the longest text of `recall_stream`
 MIXERS: dict[str, Callable[[int, int], tuple[Mixer, Mixer]]] = {
     "attention": lambda dim, state: (ShortConvolution(dim), SoftmaxAttention(dim)),
@@ -71,31 +69,18 @@ def _twice(mixer, dim, state, **sizes):
 
 @dataclass(frozen=True)
 class Setting:
-    """One difficulty of the task, the models that face it, and how they are trained.
+    """One difficulty of the task, the models that face it, and how they are trained."""
 
-    Args:
-        pairs: K, to remember.
-        states: for each mixer the N to try; (0,) where there is none.
-        length: T of the sequence.
-        vocabulary: V.
-        steps: of training.
-        seeds: the first tries every rate, all others have the best.
-        batch: examples of a step.
-        dim: D.
-        lrs: the highest learning rates to try.
-        tests: examples of the validation, and of the test, which no step has seen.
-    """
-
-    pairs: int
-    states: dict[str, tuple[int, ...]]
-    length: int = 64
-    vocabulary: int = 64
-    steps: int = 1200
-    seeds: int = 6
-    batch: int = 32
-    dim: int = 64
-    lrs: tuple[float, ...] = (4e-3, 8e-3, 16e-3)
-    tests: int = 512
+    pairs: int  # K, to remember
+    states: dict[str, tuple[int, ...]]  # for each mixer the N to try; (0,) where there is none
+    length: int = 64  # T of the sequence
+    vocabulary: int = 64  # V
+    steps: int = 1200  # of training
+    seeds: int = 6  # the first tries every rate, all others have the best
+    batch: int = 32  # examples of a step
+    dim: int = 64  # D
+    lrs: tuple[float, ...] = (4e-3, 8e-3, 16e-3)  # the highest learning rates to try
+    tests: int = 512  # examples of the validation, and of the test, which no step has seen
 
     def runs(self, _: int) -> dict[str, dict[str, object]]:
         """Every mixer with every size of its state at every rate, whatever the seed."""

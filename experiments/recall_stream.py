@@ -23,8 +23,6 @@ from experiments.grid import swept
 from experiments.recall_stream_questions import MARGIN, QUESTIONS
 from smalearn.data import recall_stream
 
-__all__ = ["FULL", "SMOKE", "Setting", "main", "run", "table"]
-
 VALUES = 16
 
 

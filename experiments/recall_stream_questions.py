@@ -5,8 +5,6 @@ Written before the runs. Twelve comparisons; where nothing differs, chance decid
 
 from smalearn.course.results import Question
 
-__all__ = ["MARGIN", "QUESTIONS"]
-
 MARGIN = 0.02
 """The least difference in accuracy that a sentence is about."""
 

@@ -22,8 +22,6 @@ from smalearn.data import Text, Vocabulary, excerpts, load_text, split_text
 from smalearn.models import Block, Mamba2, SequenceModel, load
 from smalearn.train import Plan, mean_loss, train
 
-__all__ = ["Setting", "main", "make"]
-
 NAMES = {"embedding.": "backbone.embeddings.", "blocks.": "backbone.layers.", "norm.": "backbone.norm_f."}
 NAMES |= {"head.": "lm_head."}
 """How the names of parameters begin, ours and those of transformers."""

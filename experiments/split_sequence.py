@@ -29,35 +29,22 @@ from smalearn.models import Block, Mamba2, SequenceModel
 from smalearn.models.mamba2 import time_last
 from smalearn.train import Plan
 
-__all__ = ["FULL", "SMOKE", "TIMEOUT", "Setting", "SplitMamba2", "build", "main", "own", "share_of_loss", "training"]
-
 TIMEOUT = timedelta(seconds=60)
 """Time after which a rank that waits for the others gives up."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The task, the model and its training.
+    """The task, the model and its training."""
 
-    Args:
-        pairs: K, to remember.
-        length: T of the sequence, of all slices together.
-        vocabulary: V.
-        dim: D.
-        state: N.
-        steps: of training.
-        batch: examples of a step.
-        lr: the highest learning rate.
-    """
-
-    pairs: int = 4
-    length: int = 64
-    vocabulary: int = 32
-    dim: int = 64
-    state: int = 16
-    steps: int = 400
-    batch: int = 32
-    lr: float = 8e-3
+    pairs: int = 4  # K, to remember
+    length: int = 64  # T of the sequence, of all slices together
+    vocabulary: int = 32  # V
+    dim: int = 64  # D
+    state: int = 16  # N
+    steps: int = 400  # of training
+    batch: int = 32  # examples of a step
+    lr: float = 8e-3  # the highest learning rate
 
 
 FULL = Setting()

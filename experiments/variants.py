@@ -18,17 +18,6 @@ from smalearn.models import (
     SoftmaxAttention,
 )
 
-__all__ = [
-    "AlibiAttention",
-    "Gate",
-    "NormedMamba1",
-    "SequentialMamba2",
-    "ShuffledAttention",
-    "UntiedMamba2",
-    "undecayed",
-    "unnormed",
-]
-
 
 class Gate(nn.Module):
     """y · SiLU(z): what is left of `GatedRMSNorm` without its norm."""

@@ -8,29 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-__all__ = [
-    "ShapeError",
-    "brief",
-    "broadcast_shapes",
-    "check_count",
-    "check_counts",
-    "check_dtypes",
-    "check_eps",
-    "check_finite",
-    "check_float32_or",
-    "check_log_a",
-    "check_no_nan",
-    "check_number",
-    "check_pair",
-    "check_shapes",
-    "check_signs",
-    "check_ssd",
-    "check_tensor",
-    "check_type",
-    "check_values",
-    "seeded",
-]
-
 
 class ShapeError(ValueError):
     """A tensor has the wrong number of axes, or two operands disagree about the size of an axis."""
@@ -125,12 +102,7 @@ def _lengthened(shape: tuple[int, ...], length: int) -> Iterator[tuple[int, ...]
 
 
 def check_tensor(function: str, name: str, tensor: object) -> None:
-    """Check that an argument is a tensor whose entries stand in memory as they are: not sparse, nested or quantised.
-
-    Raises:
-        TypeError: it is not a tensor.
-        ValueError: it is a tensor of another kind.
-    """
+    """Check that an argument is a tensor whose entries stand in memory as they are: not sparse, nested or quantised."""
     import torch
 
     if not isinstance(tensor, torch.Tensor):
@@ -166,10 +138,6 @@ def check_dtypes(function: str, tensors: Mapping[str, object], real: bool = Fals
 
     Under `torch.autocast` dtypes may differ: PyTorch's products cast them. With `real` none may be complex. Numbers of
     less than 16 bits, or complex ones of 16, are for storage: PyTorch computes nothing with them on a CPU.
-
-    Raises:
-        TypeError: an argument is not a tensor.
-        ValueError: naming function, argument, expected and got.
     """
     import torch
 
@@ -193,14 +161,7 @@ def _is_cast(torch, tensor):
 
 
 def check_count(function: str, argument: str, value: int, least: int = 1) -> int:
-    """Check that an argument is an integer of at least `least`, no larger than a size can be; or a `torch.SymInt`.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: naming function, argument, expected and got.
-    """
+    """Check and return an integer of at least `least`, no larger than a size can be; or a `torch.SymInt`."""
     if isinstance(value, bool) or not (isinstance(value, int) or _is_symbol(value)) or value < least:
         raise ValueError(f"{function}: {argument} must be an integer ≥ {least}, got {brief(value)}")
     if value > sys.maxsize:
@@ -220,18 +181,8 @@ def brief(value):
     return shown if len(shown) < 50 else type(value).__name__
 
 
-def check_counts(
-    function: str, argument: str, values: object, least: int = 1, count: int | None = None
-) -> tuple[int, ...]:
-    """Check that an argument is a list (or tuple) of integers of at least `least`, so many of them if `count` says.
-
-    Returns:
-        The values.
-
-    Raises:
-        TypeError: it is not a list.
-        ValueError: naming function, argument and place, expected and got.
-    """
+def check_counts(function, argument, values, least=1, count=None):
+    """Check a list of integers of at least `least`, so many of them if `count` says; return them as a tuple."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise TypeError(f"{function}: {argument} must be a list of integers, got {type(values).__name__}")
     if count is not None and len(values) != count:
@@ -240,15 +191,7 @@ def check_counts(
 
 
 def check_number(function: str, argument: str, value: object) -> float:
-    """Check that an argument is a real number.
-
-    Returns:
-        The value.
-
-    Raises:
-        TypeError: naming function, argument, expected and got.
-        ValueError: it is an integer of more than 64 bits, which PyTorch multiplies with nothing.
-    """
+    """Check and return a real number; of integers only those of 64 bits, for PyTorch multiplies others with nothing."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{function}: {argument} must be a number, got {type(value).__name__}")
     if isinstance(value, int) and abs(value) > sys.maxsize:
@@ -271,14 +214,7 @@ def check_type(function: str, argument: str, value: object, *kinds: type) -> Non
 
 
 def check_pair(function: str, argument: str, value: object, first: str, second: str) -> tuple[object, object]:
-    """Check that an argument is a tuple (or list) of two things, called so; what they are is checked elsewhere.
-
-    Returns:
-        Both.
-
-    Raises:
-        TypeError: naming function, argument, expected and got.
-    """
+    """Check and return a tuple (or list) of two things, called so; what they are is checked elsewhere."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         got = f"{type(value).__name__} of {len(value)}" if isinstance(value, tuple | list) else type(value).__name__
         raise TypeError(f"{function}: {argument} must be a pair ({first}, {second}), got {got}")
@@ -286,20 +222,7 @@ def check_pair(function: str, argument: str, value: object, first: str, second: 
 
 
 def seeded(function: str, seed: int, dtype: object = None) -> object:
-    """A generator for a draw, the same for the same seed.
-
-    Args:
-        function: name of the public function, which opens every message.
-        seed: an integer of 64 bits.
-        dtype: of what will be drawn, checked as well.
-
-    Returns:
-        A `torch.Generator`.
-
-    Raises:
-        TypeError: dtype is neither a torch.dtype nor None.
-        ValueError: the seed is not an integer of 64 bits, or dtype is not a floating one.
-    """
+    """A `torch.Generator`, the same for the same seed of 64 bits; checks the dtype of what will be drawn as well."""
     import torch
 
     if dtype is not None:
@@ -356,34 +279,34 @@ def holds(condition: object) -> bool:
         return True
 
 
-def check_ssd(function: str, X: object, log_a: object, B: object, C: object, state: object, time: str = "t") -> None:
+def check_operands(function: str, operands: Mapping[str, tuple], wide: Mapping[str, tuple], real: bool = False) -> dict:
+    """Check tensors with their trailing axes: `operands` of one dtype, and `wide` ones, of that or float32, or None.
+
+    Axes that depend on what the tensors are, a function returns when all are known to be tensors. log_a is checked as
+    `check_log_a` does. It returns the size of each axis letter.
+    """
+    check_dtypes(function, {name: x for name, (x, _) in operands.items()}, real)
+    wide = {name: pair for name, pair in wide.items() if pair[0] is not None}
+    for name, (x, _) in wide.items():
+        check_dtypes(function, {name: x}, real)
+    every = {name: (x, axes() if callable(axes) else axes) for name, (x, axes) in {**operands, **wide}.items()}
+    sizes, (first, (reference, _)) = check_shapes(function, every), next(iter(operands.items()))
+    for name, (x, _) in wide.items():
+        if name == "log_a":
+            check_log_a(function, x, first, reference)
+        else:
+            check_float32_or(function, name, x, first, reference)
+    return sizes
+
+
+def check_ssd(function, X, log_a, B, C, state, time="t"):
     """Check the operands of state space duality: X (..., T, P), log_a (..., T), B and C (..., T, N), state (..., P, N).
 
-    Args:
-        function: name of the public function, which opens every message.
-        X: inputs.
-        log_a: log decay, one per token, or None, which a single step does not take.
-        B: input maps.
-        C: output maps.
-        state: before the first token, or None, which a single step does not take.
-        time: letter of the time axis; empty for a single step, whose x, log_a and state have no time.
-
-    Raises:
-        ShapeError: an axis has two sizes, or leading axes do not broadcast.
-        TypeError: an argument is not a tensor.
-        ValueError: a dtype or device differs, or log_a (on a CPU) is positive or NaN.
+    log_a and the state may be None. `time` is the letter of the time axis: empty for a single step, whose x, log_a and
+    state have no time, and are all there.
     """
     first, state_name = ("X", "initial_state") if time else ("x", "state")
-    check_dtypes(function, {first: X, "B": B, "C": C})
+    for name, x in {} if time else {"log_a": log_a, state_name: state}.items():
+        check_tensor(function, name, x)
     operands = {first: (X, time + "p"), "B": (B, time + "n"), "C": (C, time + "n")}
-    if log_a is not None or not time:
-        check_dtypes(function, {"log_a": log_a})
-        operands["log_a"] = (log_a, time)
-    if state is not None or not time:
-        check_dtypes(function, {state_name: state})
-        operands[state_name] = (state, "pn")
-    check_shapes(function, operands)
-    if state is not None:
-        check_float32_or(function, state_name, state, first, X)
-    if log_a is not None:
-        check_log_a(function, log_a, first, X)
+    check_operands(function, operands, {"log_a": (log_a, time), state_name: (state, "pn")})

@@ -3,8 +3,6 @@
 from importlib.metadata import distributions
 from pathlib import Path
 
-__all__ = ["FILES", "install"]
-
 FILES = next(folder for folder in Path(__file__).parents if (folder / "assets" / "results").is_dir())
 
 

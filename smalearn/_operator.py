@@ -14,8 +14,6 @@ from torch.library import custom_op
 
 from smalearn._torch import add_batch, of_older_vmap, remove_batch, unwrapped
 
-__all__ = ["Operator", "of_batches"]
-
 SCHEMA = "(Tensor?[] tensors, float[] settings, bool keep) -> Tensor[]"
 SCHEMA_BACKWARD = "(Tensor?[] gradients, Tensor?[] tensors, Tensor[] kept, float[] settings, bool[] needs) -> Tensor[]"
 

@@ -11,8 +11,6 @@ import torch
 
 from smalearn._checks import ShapeError, check_tensor
 
-__all__ = ["Structured", "Table", "View", "check_operand", "html_table", "match_operand", "widen"]
-
 
 class Structured:
     """A matrix held by fewer numbers than it has entries, which is multiplied like a tensor.
@@ -50,13 +48,7 @@ class Structured:
 
 
 class View(Structured):
-    """c·M or c·M^T of a structured matrix M, by its own products; made by `c * M` and `M.mT`.
-
-    Args:
-        matrix: M, (..., T, S).
-        factor: c, a real number or a tensor ().
-        transposed: whether M^T takes the place of M.
-    """
+    """c·M or c·M^T of a structured matrix M, by its own products; made by `c * M` and `M.mT`."""
 
     def __init__(self, matrix: Structured, factor: float | torch.Tensor = 1, transposed: bool = False):
         self.matrix, self.factor, self.transposed = matrix, factor, transposed
@@ -96,20 +88,9 @@ class View(Structured):
 
 
 def check_operand(where: str, what: str, shape: tuple[int, ...], x: torch.Tensor, axis: str, size: int) -> None:
-    """Check the operand x (..., axis, columns) of a product with a matrix of this shape.
+    """Check the operand x (..., size, columns) of a product with a matrix of this shape, which is called `what`.
 
-    Args:
-        where: class and method, which open every message.
-        what: the word for the matrix.
-        shape: (..., T, S) of the matrix.
-        x: the operand.
-        axis: letter of the operand's axis -2.
-        size: what that axis must have.
-
-    Raises:
-        ShapeError: x has fewer than two axes, its axis -2 has another size, or leading axes do not broadcast.
-        TypeError: x is not a tensor.
-        ValueError: x is not dense.
+    `axis` is the letter of the operand's axis -2.
     """
     check_tensor(where, "the operand", x)
     if x.ndim < 2:

@@ -8,18 +8,6 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = [
-    "add_batch",
-    "in_transform",
-    "kept_modes",
-    "kept_print_options",
-    "of_older_vmap",
-    "plain_calls",
-    "remove_batch",
-    "set_deterministic",
-    "unwrapped",
-]
-
 # As a context, neither modes nor subclasses see PyTorch's calls. `torch.overrides` has only the half that calls them.
 plain_calls = torch._C.DisableTorchFunction
 # `torch.use_deterministic_algorithms` sets the same, and imports half of the compiler first.

@@ -190,16 +190,13 @@ def mean_loss(
     Returns:
         Sum of losses / questions, NaN if there are no questions.
     """
-    _check_test("mean_loss", model, inputs, targets, batch)
     _check_loss("mean_loss", loss)
-    training, total, count = model.training, 0.0, 0
-    model.eval()
-    for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
+    total, count = 0.0, 0
+    for outputs, y in _in_parts("mean_loss", model, inputs, targets, batch, loss):
         questions = int((y != -100).sum()) if loss == "cross-entropy" else y.numel()
         if questions:
-            total += LOSSES[loss](_outputs("mean_loss", model, x, y, loss), y).item() * questions
+            total += LOSSES[loss](outputs, y).item() * questions
         count += questions
-    model.train(training)
     return total / count if count else math.nan
 
 
@@ -216,14 +213,11 @@ def accuracy(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batc
     Returns:
         Right answers / questions, NaN if there are no questions.
     """
-    _check_test("accuracy", model, inputs, targets, batch)
-    training, right, questions = model.training, 0, 0
-    model.eval()
-    for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
+    right, questions = 0, 0
+    for outputs, y in _in_parts("accuracy", model, inputs, targets, batch):
         has_target = y != -100
-        right += (_outputs("accuracy", model, x, y).argmax(-1) == y)[has_target].sum().item()
+        right += (outputs.argmax(-1) == y)[has_target].sum().item()
         questions += has_target.sum().item()
-    model.train(training)
     return right / questions if questions else math.nan
 
 
@@ -233,8 +227,8 @@ def _check_loss(function, loss):
         raise ValueError(f"{function}: loss must be one of {', '.join(LOSSES)}, got {brief(loss)}")
 
 
-def _check_test(function, model, inputs, targets, batch):
-    """Check a model, and as many inputs as targets."""
+def _in_parts(function, model, inputs, targets, batch, loss="cross-entropy"):
+    """Yield outputs and targets of so many examples at a time, the model evaluating; it is then as before."""
     check_type(function, "model", model, nn.Module)
     check_tensor(function, "inputs", inputs)
     check_tensor(function, "targets", targets)
@@ -242,6 +236,11 @@ def _check_test(function, model, inputs, targets, batch):
         got = f"{tuple(inputs.shape)} and {tuple(targets.shape)}"
         raise ShapeError(f"{function}: inputs and targets need axes (B, ...) with one B, got {got}")
     check_count(function, "batch", batch)
+    training = model.training
+    model.eval()
+    for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
+        yield _outputs(function, model, x, y, loss), y
+    model.train(training)
 
 
 def _outputs(function, model, inputs, targets, loss="cross-entropy"):

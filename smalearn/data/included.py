@@ -12,8 +12,6 @@ from smalearn._checks import check_count, check_type
 from smalearn._files import FILES
 from smalearn.data.text import Vocabulary
 
-__all__ = ["CPU", "ngram_features", "recorded", "recorded_cpus", "ten_words", "trained", "zen_of_python"]
-
 CPU = "amd-epyc-avx512"
 """The CPU whose times the chapters show: the name of a folder in `assets/results/cpu`."""
 

@@ -8,8 +8,6 @@ from torch.nn import functional
 from smalearn._checks import check_count, check_dtypes, check_number, check_shapes, seeded
 from smalearn.kernel_attention import softmax_attention
 
-__all__ = ["full_rank_head", "nearest_neighbour"]
-
 
 def nearest_neighbour(
     examples: int, dim: int, points: int, seed: int, dtype: torch.dtype | None = None

@@ -9,8 +9,6 @@ import torch
 from smalearn._checks import check_count, check_type
 from smalearn.data.text import join
 
-__all__ = ["Pieces"]
-
 WORDS = re.compile(r" ?[A-Za-z]+|\s+(?=\S)|\s+|[^A-Za-z\s]")
 
 

@@ -4,8 +4,6 @@ import torch
 
 from smalearn._checks import ShapeError, check_count, check_number, check_tensor, seeded
 
-__all__ = ["IGNORE", "MQAR_BLANK", "mqar", "mqar_lookup", "recall_stream"]
-
 IGNORE = -100
 """The target where nothing is asked: `torch.nn.functional.cross_entropy` leaves it out."""
 

@@ -6,8 +6,6 @@ from torch.nn import functional
 from smalearn._checks import ShapeError, check_count, check_dtypes, check_finite, check_shapes, seeded
 from smalearn.testing import TOLERANCE
 
-__all__ = ["curriculum", "least_squares", "regression", "regression_prompt"]
-
 
 def regression(
     examples: int, dim: int, points: int, seed: int, active: int | None = None, dtype: torch.dtype | None = None

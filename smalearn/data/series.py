@@ -12,8 +12,6 @@ import torch
 from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_tensor, holds
 from smalearn.data.sources import PublicFile, Source, UnreachableError, fetch
 
-__all__ = ["SERIES", "Series", "load_series", "seasonal_series", "series_windows", "split_series"]
-
 ETTH1 = PublicFile(
     Source(
         name="ETTh1",

@@ -7,8 +7,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FOLDER", "PublicFile", "Source", "UnreachableError", "fetch"]
-
 FOLDER = "SMALEARN_DATA"
 """The environment variable that names a folder with the files, for a machine without network."""
 
@@ -40,14 +38,7 @@ class Source:
 
 @dataclass(frozen=True)
 class PublicFile:
-    """A file of a public repository, known to the last bit.
-
-    Args:
-        source: what it is.
-        file: its name in the folder `SMALEARN_DATA` and in the cache.
-        url: where it is published.
-        size: in bytes.
-    """
+    """A file of a public repository, known to the last bit; `file` is its name in `SMALEARN_DATA` and the cache."""
 
     source: Source
     file: str
@@ -58,25 +49,10 @@ class PublicFile:
 def fetch(function: str, target: PublicFile) -> bytes:
     """The bytes of a public file: from the folder `SMALEARN_DATA` if that is set, else from the cache or the network.
 
-    Only what cannot be reached is left to the caller to replace. A file that is there and is another one is an error:
-    it would give other results under the same name.
-
-    Args:
-        function: name of the public function, which opens every message.
-        target: the file.
-
-    Returns:
-        Its contents, of the known checksum.
-
-    Raises:
-        UnreachableError: there is no network, or the server does not have or give the file.
-        ValueError: `SMALEARN_DATA` has no such file, or another one; the download broke off, is another file, or finds
-            no room.
-        ImportError: pooch is missing, which downloads and keeps files.
-
-    Cost:
-        One download; later calls read the cache, `pooch.os_cache("smalearn")`. Where that cannot be written, one
-        download for each process.
+    Only what cannot be reached, an UnreachableError, is left to the caller to replace. A file that is there and is
+    another one is a ValueError: it would give other results under the same name. It takes pooch, which downloads once
+    and keeps the file in `pooch.os_cache("smalearn")`; where that cannot be written, it is one download for each
+    process.
     """
     folder = os.environ.get(FOLDER)
     if not folder:

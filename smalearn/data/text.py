@@ -11,8 +11,6 @@ import torch
 from smalearn._checks import ShapeError, check_count, check_number, check_tensor, check_type, check_values, seeded
 from smalearn.data.sources import PublicFile, Source, UnreachableError, fetch
 
-__all__ = ["TEXTS", "Text", "Vocabulary", "excerpts", "load_text", "split_text"]
-
 SHAKESPEARE = PublicFile(
     Source(
         name="tinyshakespeare",

@@ -17,8 +17,6 @@ from smalearn.linear_attention.generalized_delta import check_generalized, corre
 from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.ssd import ssd_chunked
 
-__all__ = ["delta_rule", "generalized_delta_rule", "linear_attention", "ssd", "ssd_step_"]
-
 
 def ssd(
     X: torch.Tensor,

@@ -209,9 +209,6 @@ def traffic(ranks: int, heads: int, head_dim: int, state: int, transition: int =
         transition: numbers in it, 1 for `ssd` and N² for `delta_rule`.
         itemsize: bytes of a number of the state: 8 for float64, 4 for all others.
 
-    Returns:
-        Both counts.
-
     Raises:
         ValueError: an argument is not an integer ≥ 1.
 

@@ -1,42 +1,20 @@
 """Regrouping of any leading axes as (batch, groups, heads of a group), which all kernels work on, and back."""
 
-from collections.abc import Callable
-
 import torch
 
 from smalearn._checks import broadcast_shapes
 
-__all__ = ["grouped"]
 
-
-def grouped(
-    X: torch.Tensor,
-    log_a: torch.Tensor | None,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    initial_state: torch.Tensor | None,
-    beta: torch.Tensor | None = None,
-    read: torch.Tensor | None = None,
-) -> tuple[tuple[torch.Tensor | None, ...], Callable]:
+def grouped(X, log_a, B, C, initial_state, beta=None, read=None):
     """The operands of SSD with three leading axes (b, g, r), without a copy where their strides allow it.
 
     Heads r of a group are those leading axes along which both B and C have size 1 or none; the last axis of the others
-    is g, what is before it b.
+    is g, what is before it b. With beta (..., T), of the delta rule, heads share nothing, r = 1: B and C are expanded
+    to all; `read` (..., T, N) are keys that read, None where those that write do.
 
-    Args:
-        X: (..., T, P).
-        log_a: (..., T), or None.
-        B: (..., T, N).
-        C: (..., T, N).
-        initial_state: (..., P, N), or None.
-        beta: (..., T) of the delta rule, or None. With it heads share nothing, r = 1: B and C are expanded to all.
-        read: (..., T, N) keys that read, of a delta rule that reads with others than it writes with, or None.
-
-    Returns:
-        X (b, g, r, T, P), log_a (b, g, r, T), B and C (b, g, 1, T, N), initial_state (b, g, r, P, N), and with beta it
-        (b, g, 1, T) and read (b, g, 1, T, N) or None; and a function that takes Y (b, g, r, T, P) and the last state
-        (b, g, r, P, N) back to the leading axes of the arguments. The state has the axes of those that write it, which
-        C does not.
+    It returns X (b, g, r, T, P), log_a (b, g, r, T), B and C (b, g, 1, T, N), initial_state (b, g, r, P, N), with beta
+    also it (b, g, 1, T) and read (b, g, 1, T, N); and a function that takes Y and the last state back to the leading
+    axes of the arguments. The state has the axes of those that write it, which C does not.
     """
     operands = [(X, 2), (log_a, 1), (B, 2), (C, 2), (initial_state, 2), (beta, 1), (read, 2)][
         : 5 if beta is None else 7

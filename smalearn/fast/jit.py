@@ -22,40 +22,26 @@ from smalearn.fast import tile
 from smalearn.fast.lanes import refuse, running
 from smalearn.fast.strict import strict
 
-__all__ = ["Kernel", "next_power_of_2", "sender", "triton"]
-
 HINTS = ("num_warps", "num_stages")
 UNKNOWN = {x for name, x in vars(torch).items() if name.startswith(("float8", "float4", "complex32"))}
 """Dtypes that the emulator's tiles do not have."""
 
 
 class Kernel:
-    """A program, as `@triton.jit` makes it of a function: `kernel[grid](*arguments, **constants)` launches it.
-
-    Args:
-        function: the program; other kernels may call it as it is.
-    """
+    """A program, as `@triton.jit` makes it of a function: `kernel[grid](*arguments, **constants)` launches it."""
 
     def __init__(self, function: Callable):
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: object, **constants: object) -> object:
-        """What a program calls from inside.
-
-        Raises:
-            RuntimeError: nothing runs from which to call it.
-        """
+        """What a program calls from inside; RuntimeError where nothing runs."""
         if not running.active:
             name = self.__name__
             raise RuntimeError(f"{name}: a kernel is launched, {name}[grid](...); only kernels call it as a function")
         return strict(self.__wrapped__)(*arguments, **constants)
 
     def __getitem__(self, grid: tuple[int, ...] | Callable) -> Callable[..., None]:
-        """The launch for a grid: a tuple of at most three numbers, or a function that makes it of the constants.
-
-        Raises:
-            TypeError: the grid is something else.
-        """
+        """The launch for a grid: a tuple of at most three numbers, or a function that makes it of the constants."""
 
         def launch(*arguments: object, **constants: object) -> None:
             sizes = grid(constants) if callable(grid) else grid

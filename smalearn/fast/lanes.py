@@ -11,8 +11,6 @@ from typing import NoReturn
 
 import numpy as np
 
-__all__ = ["BRAIN", "Number", "Tile", "cast", "compiled", "named", "promoted", "refuse", "running", "values", "word"]
-
 Number = int | float | bool
 WORDS = {
     "T": "tl.trans(x)",
@@ -48,11 +46,7 @@ BRAIN = SINGLE.newbyteorder()
 
 
 class Tile:
-    """An array that has what a tile of Triton has: arithmetic, comparisons, `[:, None]`, `.to`, a shape and a dtype.
-
-    Args:
-        values: the array; it is not copied.
-    """
+    """An array, not copied, as a tile of Triton: arithmetic, comparisons, `[:, None]`, `.to`, a shape and a dtype."""
 
     __slots__ = ("_values",)
 
@@ -166,30 +160,13 @@ def refuse(sentence: str, error: type[Exception] = TypeError) -> NoReturn:
 
 
 def compiled(what: str, *given: object, instead: str = "") -> None:
-    """Refuse tiles, which only a run knows, where the compiler needs a number.
-
-    Args:
-        what: it is, for the message.
-        given: tiles or numbers.
-        instead: what else would do.
-
-    Raises:
-        TypeError: one of them is a tile.
-    """
+    """Refuse tiles, known to a run alone, where the compiler needs a number: `what` it is, what would do `instead`."""
     if any(isinstance(x, Tile) for x in given):
         refuse(f"{what} are constexpr, known when the program is compiled: mark them `tl.constexpr`{instead}")
 
 
 def values(x: object, function: str = "tl") -> np.ndarray | Number:
-    """The array of a tile, or a Python number as it is.
-
-    Args:
-        x: a tile or a number.
-        function: who asks, for the message.
-
-    Raises:
-        TypeError: it is something else, an array, say.
-    """
+    """The array of a tile, or a Python number as it is; TypeError, in the name of a `function`, for anything else."""
     if isinstance(x, Tile):
         return x._values
     if isinstance(x, numbers.Number) and not isinstance(x, np.generic):
@@ -198,12 +175,7 @@ def values(x: object, function: str = "tl") -> np.ndarray | Number:
 
 
 def cast(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """An array in another type; in bfloat16, of 8 binary digits, the nearest numbers, and the even one of two.
-
-    Args:
-        x: of any type.
-        dtype: NumPy's, or `BRAIN`.
-    """
+    """An array in another type of NumPy, or `BRAIN`: bfloat16, the nearest of 8 binary digits, the even one of two."""
     if dtype != BRAIN:
         return x.astype(dtype)
     bits = np.array(x, np.float32).view(np.uint32)
@@ -212,25 +184,15 @@ def cast(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def named(dtype: np.dtype) -> str:
-    """What Triton calls a type.
-
-    Args:
-        dtype: NumPy's, or `BRAIN`.
-    """
+    """What Triton calls a type of NumPy, or `BRAIN`."""
     return "bfloat16" if dtype == BRAIN else str(dtype)
 
 
 def promoted(x: object, y: object, divides: bool = False) -> np.dtype:
-    """The type in which Triton computes with two tiles, or a tile and a number.
+    """The type in which Triton computes with a tile and another one, or a number; / and % of halves do in float32.
 
-    Args:
-        x: a tile or a number.
-        y: likewise; one of them is a tile.
-        divides: whether for / or %, which halves do in float32.
-
-    Example:
-        >>> promoted(Tile(np.ones(2, np.float16)), 0.5), promoted(Tile(np.ones(2, np.int32)), 0.5)
-        (dtype('float16'), dtype('float32'))
+    >>> promoted(Tile(np.ones(2, np.float16)), 0.5), promoted(Tile(np.ones(2, np.int32)), 0.5)
+    (dtype('float16'), dtype('float32'))
     """
     kinds = [_kind(one) for one in (x, y)]
     tiles = [one.dtype for one in (x, y) if isinstance(one, Tile)]
@@ -250,14 +212,7 @@ def promoted(x: object, y: object, divides: bool = False) -> np.dtype:
 
 
 def word(name: str) -> str:
-    """What `tl` calls a function of NumPy or torch.
-
-    Args:
-        name: of the function.
-
-    Returns:
-        Its name in `tl`; other words where it has none.
-    """
+    """What `tl` calls a function of NumPy or torch; other words where it has none."""
     return NUMPY.get(name, f"tl.{name}" if name in SAME else "the words of tl")
 
 

@@ -12,8 +12,6 @@ from smalearn.fast.triton.multilevel import multilevel_forward, multilevel_handl
 from smalearn.multilevel.levels import check_levels
 from smalearn.multilevel.scores import batched_scores
 
-__all__ = ["executed_macs", "multilevel_attention"]
-
 
 def multilevel_attention(
     Q: torch.Tensor,
@@ -94,9 +92,6 @@ def executed_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], 
         ranks: r_l of every level.
         block_lens: b_l of every level.
         causal: query i meets the keys j ≤ i, or all.
-
-    Returns:
-        The count.
 
     Raises:
         ValueError: the length is not an integer ≥ 0, or ranks and block lengths are not an allocation for it.

@@ -14,15 +14,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from smalearn._checks import ShapeError
 
-__all__ = ["MATRIX", "SCALAR", "Rule", "Scan", "group_of"]
-
 
 class Rule(NamedTuple):
-    """What a transition does to a state.
+    """What a transition does to a state: `act` makes H Φ of H and Φ.
 
-    Attributes:
-        act: H Φ from H and Φ.
-        pull: the gradient of Φ from H and the gradient of H Φ, before it is summed over axes that Φ lacks.
+    `pull` makes the gradient of Φ of H and the gradient of H Φ, before it is summed over axes that Φ lacks.
     """
 
     act: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -34,13 +30,10 @@ MATRIX = Rule(torch.matmul, lambda H, gradient: H.mT @ gradient)
 
 
 class Scan:
-    """An exclusive scan over the ranks of a group, of H' = H Φ + E; made by sending Φ.
+    """An exclusive scan over the ranks of a group, in their order, of H' = H Φ + E; made by sending Φ.
 
-    Args:
-        function: its name opens every message.
-        rule: how Φ acts.
-        transition: Φ of this rank, of the same shape and dtype on all: (..., 1, 1) or (..., N, N).
-        group: the ranks, in their order.
+    Φ, the transition of this rank, is (..., 1, 1) or (..., N, N), of the same shape and dtype on all ranks. A rank that
+    does not answer is a RuntimeError.
     """
 
     def __init__(self, function: str, rule: Rule, transition: torch.Tensor, group: "dist.ProcessGroup"):
@@ -49,18 +42,10 @@ class Scan:
         self.initial_state, self.transitions, self.back = None, self.gather(transition), None
 
     def send(self, left: torch.Tensor, initial_state: torch.Tensor | None = None) -> torch.Tensor:
-        """Send what this rank adds to the state.
+        """Send what this rank adds to the state, E (..., P, N): all axes of Φ, one shape and dtype on all ranks.
 
-        Args:
-            left: E (..., P, N), with all axes of Φ, of the same shape and dtype on all ranks.
-            initial_state: on rank 0 the state before it.
-
-        Returns:
-            The carry-out from the initial state or zeros (..., P, N), to be given to `receive`.
-
-        Raises:
-            ShapeError: the initial state has an axis that left has not.
-            RuntimeError: a rank does not answer.
+        It returns the carry-out from the initial state, which rank 0 alone may have, or from zeros: to be given to
+        `receive`. An axis of the initial state that E has not is a ShapeError.
         """
         if initial_state is not None:
             self.initial_state = initial_state.to(left.dtype)
@@ -73,17 +58,7 @@ class Scan:
         return _Leave.apply(left, self.transition, self)
 
     def receive(self, left: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Wait for all ranks.
-
-        Args:
-            left: what `send` returned.
-
-        Returns:
-            The states before and after this rank, (..., P, N) each.
-
-        Raises:
-            RuntimeError: a rank does not answer.
-        """
+        """Wait for all ranks, given what `send` returned: the states before and after this rank, (..., P, N) each."""
         carry_in = _Arrive.apply(left, self)
         carry_out = self.rule.act(carry_in, self.transition) + left
         return carry_in if self.initial_state is None else carry_in + self.initial_state, carry_out
@@ -158,17 +133,7 @@ def _pass_on(act, transitions, terms, like):
 
 
 def group_of(function: str, mesh: DeviceMesh | None, initial_state: torch.Tensor | None = None) -> "dist.ProcessGroup":
-    """The process group of a mesh of one axis, or of all processes if None.
-
-    Args:
-        function: its name opens every message.
-        mesh: of which this process is a part.
-        initial_state: not None on rank 0 alone.
-
-    Raises:
-        ValueError: the mesh has several axes, or another rank has an initial state.
-        RuntimeError: there is no process group, or this process is not in the mesh.
-    """
+    """The process group of a mesh of one axis, of all processes if None; rank 0 alone may have an initial state."""
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(
             f"{function}: there is no process group: call torch.distributed.init_process_group in every rank first"

@@ -16,8 +16,6 @@ import numpy as np
 from smalearn.fast.lanes import Tile, named, refuse, word
 from smalearn.fast.tile import constexpr
 
-__all__ = ["outside", "strict"]
-
 INFINITY = 'float("inf")'
 LIBRARIES = ("torch", "numpy", "math", "einops")
 ABSENT = {
@@ -38,15 +36,9 @@ SIZED = {"arange": 2, "static_range": 3, "zeros": 1, "full": 1}
 def strict(program: Callable) -> Callable:
     """The same program, to which PyTorch, NumPy and math do not exist, and whose loops are looked at in each turn.
 
-    Args:
-        program: a function that is written for Triton.
-
-    Returns:
-        A function that raises a TypeError where it uses such a library, `-torch.inf`, say; or where a name changes its
-        shape or dtype in a loop, `total = 0.0` before one that adds a tile to it.
-
-    Raises:
-        TypeError: it has a global number that is no `tl.constexpr`, or Python that Triton does not compile.
+    It raises a TypeError where it uses such a library, `-torch.inf`, say; or where a name changes its shape or dtype in
+    a loop, `total = 0.0` before one that adds a tile to it. A global number that is no `tl.constexpr`, and Python that
+    Triton does not compile, are refused at once.
     """
     if program.__globals__.get("range", range) is not range:
         return program
@@ -63,11 +55,7 @@ def strict(program: Callable) -> Callable:
 
 
 def outside(program: Callable) -> dict[str, object]:
-    """What a program reads from around it, by name.
-
-    Args:
-        program: a function.
-    """
+    """What a program reads from around it, by name."""
     read = {one.argval for one in dis.get_instructions(program) if one.opname in ("LOAD_GLOBAL", "LOAD_DEREF")}
     around = program.__globals__ | inspect.getclosurevars(program).nonlocals
     return {name: around[name] for name in read & set(around)}

@@ -9,8 +9,6 @@ from smalearn.kernel_attention.landmarks import segment_means
 from smalearn.masks import Mask, dense_mask
 from smalearn.sma import check_sma, sma_linear, sma_quadratic
 
-__all__ = ["iterated_pinv", "kernel_attention", "linformer", "nystrom", "softmax_attention", "softmax_weights"]
-
 
 def softmax_weights(Q: torch.Tensor, K: torch.Tensor, L: Mask | torch.Tensor | None = None) -> torch.Tensor:
     """The matrix M of softmax attention: M[t, s] = L[t, s]·exp(Q_t · K_s), each row divided by its sum.

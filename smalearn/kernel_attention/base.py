@@ -7,8 +7,6 @@ import torch
 
 from smalearn._checks import ShapeError, check_dtypes, check_shapes
 
-__all__ = ["FeatureMap"]
-
 
 class FeatureMap(ABC):
     """Two functions phi_q and phi_k; the kernel of the map is k(q, k) = phi_q(q) · phi_k(k).

@@ -4,8 +4,6 @@ import torch
 
 from smalearn._checks import check_count, seeded
 
-__all__ = ["gaussian_directions", "orthogonal_directions"]
-
 
 def gaussian_directions(count: int, inputs: int, seed: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Independent directions ω ~ N(0, I).

@@ -8,8 +8,6 @@ import torch
 from smalearn._checks import check_count, check_dtypes, check_shapes
 from smalearn.kernel_attention.random import PositiveRandom
 
-__all__ = ["LinearRandomized", "segment_means"]
-
 
 class LinearRandomized(PositiveRandom):
     """Linear randomized attention: positive features whose directions are drawn where queries and keys are.

@@ -7,8 +7,6 @@ import torch
 from smalearn._checks import check_count
 from smalearn.kernel_attention.base import FeatureMap
 
-__all__ = ["CosFormer", "EluPlusOne"]
-
 
 class EluPlusOne(FeatureMap):
     """phi(x) = elu(x) + 1 entry by entry: x + 1 for x > 0 and e^x below. All features are positive.

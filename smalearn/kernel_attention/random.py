@@ -17,8 +17,6 @@ import torch
 from smalearn._checks import check_count, check_dtypes, check_shapes
 from smalearn.kernel_attention.base import FeatureMap
 
-__all__ = ["HyperbolicRandom", "PositiveRandom", "RandomFourier"]
-
 
 class _RandomMap(FeatureMap):
     """phi(x) = exp(exponent(x)) · wave(x), with a `fit` that keeps the exponentials in the range of floats.

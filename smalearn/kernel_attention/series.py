@@ -10,8 +10,6 @@ import torch
 from smalearn._checks import check_count, check_number, check_type
 from smalearn.kernel_attention.base import FeatureMap
 
-__all__ = ["PowerSeries"]
-
 
 class PowerSeries(FeatureMap):
     """All monomials up to degree m, weighted so that phi_q(q) · phi_k(k) = f(q · k) = Σ_j c_j (q · k)^j, exactly.

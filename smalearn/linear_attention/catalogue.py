@@ -19,8 +19,6 @@ import torch.nn.functional as F
 from smalearn.linear_attention.gates import exp_bounded, log_of_gate, log_softplus, running_max
 from smalearn.linear_attention.recurrent import linear_attention_recurrent
 
-__all__ = ["MODELS", "OTHER_MODELS", "Gates", "RecurrentModel"]
-
 Tensor = torch.Tensor
 
 

@@ -9,8 +9,6 @@ from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.linear_attention.parallel import decayed_scores
 from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
 
-__all__ = ["in_chunks", "linear_attention_chunked", "pass_states"]
-
 
 def linear_attention_chunked(
     Q: torch.Tensor,
@@ -61,14 +59,7 @@ def linear_attention_chunked(
     return in_chunks(Q, K, V, log_a, initial_state, chunk_len)
 
 
-def in_chunks(
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    log_a: torch.Tensor | None,
-    initial_state: torch.Tensor | None = None,
-    chunk_len: int = 64,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def in_chunks(Q, K, V, log_a, initial_state=None, chunk_len=64):
     """`linear_attention_chunked` of operands that are checked."""
     q, k, v, gate, state = widen(Q, Q, K, V, key_gate(log_a, K), initial_state)
     q, k, v, gate = (split_chunks(x, chunk_len) for x in (q, k, v, gate))  # (..., C, chunk_len, ·)
@@ -81,21 +72,11 @@ def in_chunks(
     return join_chunks(inside + past, Q.shape[-2]).to(Q.dtype), final
 
 
-def pass_states(
-    decays: torch.Tensor, updates: torch.Tensor, state: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run state = decays[c] ∘ state + updates[c] over the chunks c.
+def pass_states(decays, updates, state):
+    """Run state = decays[c] ∘ state + updates[c] over the chunks c: 2·C·N·P operations.
 
-    Args:
-        decays: (..., C, 1, 1) or (..., C, 1, N) decay across each chunk.
-        updates: (..., C, P, N) what each chunk adds.
-        state: (..., P, N) before the first chunk; zeros if None.
-
-    Returns:
-        The carry-in (..., C, P, N) of every chunk, and the last state (..., P, N).
-
-    Cost:
-        2·C·N·P operations. (As a matrix over chunks it would cost C²·N·P.)
+    For decays (..., C, 1, 1) or (..., C, 1, N) and updates (..., C, P, N) it returns the carry-in (..., C, P, N) of
+    every chunk, and the last state; the first is zeros if None. (As a matrix over chunks it would cost C²·N·P.)
     """
     state = torch.zeros_like(updates[..., 0, :, :]) if state is None else state
     state = state.expand(*broadcast_shapes(updates.shape[:-3], state.shape[:-2]), *state.shape[-2:])

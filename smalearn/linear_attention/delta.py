@@ -22,16 +22,6 @@ from smalearn.linear_attention.generalized_delta import (
 )
 from smalearn.linear_attention.inputs import key_gate
 
-__all__ = [
-    "check_delta",
-    "delta_in_chunks",
-    "delta_rule_chunked",
-    "delta_rule_recurrent",
-    "delta_rule_step",
-    "l2norm",
-    "weigh_keys",
-]
-
 
 def delta_rule_recurrent(
     Q: torch.Tensor,
@@ -194,33 +184,10 @@ def l2norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
 
 
-def check_delta(
-    function: str,
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    beta: torch.Tensor,
-    log_a: torch.Tensor | None,
-    state: torch.Tensor | None,
-    time: str = "t",
-) -> None:
-    """Check operands of the delta rule: those of linear attention, and beta (..., T).
+def check_delta(function, Q, K, V, beta, log_a, state, time="t"):
+    """Check operands of the delta rule: those of linear attention with a decay per token or key feature, and beta.
 
-    Args:
-        function: name of the public function, which opens every message.
-        Q: (..., T, N).
-        K: (..., T, N).
-        V: (..., T, P).
-        beta: (..., T).
-        log_a: (..., T), (..., T, N) or None.
-        state: (..., P, N) or None.
-        time: letter of the time axis; empty for a single step.
-
-    Raises:
-        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
-        TypeError: an argument is not a tensor.
-        ValueError: a dtype or device differs or is complex, log_a is a full gate, or (on a CPU) log_a is positive or
-            beta outside of [0, 2].
+    `time` is the letter of the time axis, empty for a single step.
     """
     check_keys(function, Q, K, V, {"beta": (beta, time)}, log_a=log_a, initial_state=state, time=time)
     if beta.device.type == "cpu" and beta.numel():

@@ -17,8 +17,6 @@ import torch.nn.functional as F
 from smalearn.linear_attention.gates import exp_bounded, log_softplus
 from smalearn.linear_attention.generalized_delta import generalized_delta_rule_recurrent
 
-__all__ = ["DELTA_MODELS", "DeltaModel", "Keys"]
-
 Tensor = torch.Tensor
 
 

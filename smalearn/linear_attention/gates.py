@@ -8,8 +8,6 @@ import math
 import torch
 import torch.nn.functional as F
 
-__all__ = ["exp_bounded", "log_of_gate", "log_softplus", "running_max"]
-
 
 def exp_bounded(x: torch.Tensor) -> torch.Tensor:
     """exp(x), at most the square root of the dtype's largest number: e^44 in float32, e^354 in float64.
@@ -31,18 +29,10 @@ def log_softplus(z: torch.Tensor) -> torch.Tensor:
 
 
 def running_max(log_gate: torch.Tensor, log_weight: torch.Tensor, least: float) -> tuple[torch.Tensor, ...]:
-    """Log of the largest weight in a state, m_t = max(log_gate_t + m_(t-1), log_weight_t, least).
+    """Log of the largest weight in a state, m_t = max(log_gate_t + m_(t-1), log_weight_t, least), all (..., T).
 
     A state divided by exp(m_t) has the gate log_gate_t + m_(t-1) − m_t, which is ≤ 0, and writes with the weight
-    log_weight_t − m_t ≤ 0.
-
-    Args:
-        log_gate: (..., T) ≤ 0.
-        log_weight: (..., T) of what a token writes.
-        least: bound of m_t from below, and m before the first token; −inf for none.
-
-    Returns:
-        Log gates and log weights (..., T) of the divided state, and m (..., T).
+    log_weight_t − m_t ≤ 0: these two are returned, and m. Before the first token m is `least`, −inf for no bound.
     """
     m = [torch.full_like(log_weight[..., :1], least)]
     bound = m[0]

@@ -16,24 +16,12 @@ from itertools import repeat
 
 import torch
 
-from smalearn._checks import ShapeError, broadcast_shapes, check_count, check_dtypes, check_float32_or, check_shapes
+from smalearn._checks import ShapeError, broadcast_shapes, check_count
 from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.linear_attention.parallel import decayed_scores
 from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
-
-__all__ = [
-    "check_generalized",
-    "check_keys",
-    "correct_by_token",
-    "correct_in_chunks",
-    "correct_token",
-    "gate_of_token",
-    "generalized_delta_rule_chunked",
-    "generalized_delta_rule_recurrent",
-    "generalized_delta_rule_step",
-]
 
 Tensor = torch.Tensor
 
@@ -242,45 +230,12 @@ def check_generalized(function, Q, K, V, read, erase, log_a, state, time="t"):
     check_keys(function, Q, K, V, keys, log_a=log_a, initial_state=state, time=time)
 
 
-def check_keys(
-    function: str,
-    Q: Tensor,
-    K: Tensor,
-    V: Tensor,
-    more: dict[str, tuple[Tensor, str]],
-    *,
-    log_a: Tensor | None,
-    initial_state: Tensor | None,
-    time: str = "t",
-) -> None:
-    """Check operands of a delta rule: those of linear attention, and more, each with its axes.
+def check_keys(function, Q, K, V, more, *, log_a, initial_state, time="t"):
+    """Check operands of a delta rule: those of linear attention, and more with their axes, of its dtype or float32.
 
-    Args:
-        function: name of the public function, which opens every message.
-        Q: (..., T, N).
-        K: (..., T, N).
-        V: (..., T, P).
-        more: by name, further tensors and their axes; of the dtype of Q or float32.
-        log_a: (..., T), (..., T, N) or None.
-        initial_state: (..., P, N) or None.
-        time: letter of the time axis; empty for a single step.
-
-    Raises:
-        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
-        TypeError: an argument is not a tensor.
-        ValueError: a dtype or device differs or is complex, log_a is a full gate, or (on a CPU) log_a is positive.
+    `time` is the letter of the time axis, empty for a single step. There is no full gate.
     """
-    names = ("Q", "K", "V") if time else ("q", "k", "v")
-    check_dtypes(function, dict(zip(names, (Q, K, V), strict=True)), real=True)
-    for name, (x, _) in more.items():
-        check_dtypes(function, {name: x}, real=True)
-    if log_a is not None:
-        check_dtypes(function, {"log_a": log_a}, real=True)
-    if log_a is not None and log_a.ndim > K.ndim:
+    if isinstance(log_a, Tensor) and isinstance(K, Tensor) and log_a.ndim > K.ndim:
         axes = "(..., T), or (..., T, N)" if time else "(...), or (..., N)"
         raise ShapeError(f"{function}: log_a must have axes {axes}, got shape {tuple(log_a.shape)}")
-    check_inputs(function, Q, K, V, log_a, initial_state, gates=(time, time + "n"))
-    operands = dict(zip(names, ((Q, time + "n"), (K, time + "n"), (V, time + "p")), strict=True))
-    check_shapes(function, operands | more)
-    for name, (x, _) in more.items():
-        check_float32_or(function, name, x, names[0], Q)
+    check_inputs(function, Q, K, V, log_a, initial_state, (time, time + "n"), more, real=True)

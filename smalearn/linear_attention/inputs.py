@@ -2,66 +2,36 @@
 
 import torch
 
-from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_log_a, check_shapes, check_tensor
-
-__all__ = ["check_inputs", "key_gate"]
+from smalearn._checks import ShapeError, check_operands
 
 REMEDY = {"tn": "linear_attention_chunked", "tpn": "linear_attention_recurrent"}
 
 
-def check_inputs(
-    function: str,
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    log_a: torch.Tensor | None,
-    state: torch.Tensor | None = None,
-    gates: tuple[str, ...] = ("t", "tn"),
-) -> None:
-    """Check shapes, dtypes, devices and the sign of log_a.
+def check_inputs(function, Q, K, V, log_a, state=None, gates=("t", "tn"), more=None, real=False):
+    """Check shapes, dtypes, devices and the sign of log_a, for Q, K (..., T, N), V (..., T, P) and state (..., P, N).
 
-    Args:
-        function: name of the public function, which opens every message.
-        Q: (..., T, N).
-        K: (..., T, N).
-        V: (..., T, P).
-        log_a: with the axes of one of `gates`.
-        state: (..., P, N).
-        gates: axes that log_a may have, the gate of a token first; its letter, or none for a single step, is time.
-
-    Raises:
-        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
-        ValueError: a dtype or device differs, the form cannot use this gate, or log_a (on a CPU) is positive or NaN.
+    `gates` are the axes that log_a may have, the gate of a token first: its letter, or none for a single step, is time.
+    `more` are tensors of the dtype of Q or float32, by name, with their axes.
     """
     time = gates[0]
-    names = ("Q", "K", "V", "initial_state") if time else ("q", "k", "v", "state")
-    operands = dict(zip(names, [(Q, time + "n"), (K, time + "n"), (V, time + "p"), (state, "pn")], strict=True))
-    check_dtypes(function, {name: operands[name][0] for name in names[:3]})
-    if log_a is not None:
-        check_dtypes(function, {"log_a": log_a})
-        operands["log_a"] = (log_a, _gate_axes(function, log_a, K, gates))
+    q, k, v, state_name = ("Q", "K", "V", "initial_state") if time else ("q", "k", "v", "state")
+
+    def axes():
+        """The axes of log_a by how many more it has than a key; ValueError if this form has no such gate."""
+        possible = {-1: time, 0: time + "n", 1: time + "pn"}
+        axes = possible.get(log_a.ndim - K.ndim)
+        if axes is None:
+            expected = ", ".join(f"{K.ndim + extra} for {_shown(axes)}" for extra, axes in possible.items())
+            raise ShapeError(f"{function}: log_a has {log_a.ndim} axes, expected {expected}")
+        if axes not in gates:
+            allowed = " or ".join(map(_shown, gates))
+            raise ValueError(f"{function}: log_a has axes {_shown(axes)}, expected {allowed}; use {REMEDY[axes]}")
         if log_a.ndim == K.ndim < max(Q.ndim, V.ndim):
-            _check_key_gate(function, log_a, names[1], K, time)
-    if state is not None:
-        check_tensor(function, names[3], state)
-    check_shapes(function, {name: pair for name, pair in operands.items() if pair[0] is not None})
-    if state is not None:
-        check_float32_or(function, names[3], state, names[0], Q)
-    if log_a is not None:
-        check_log_a(function, log_a, names[0], Q)
+            _check_key_gate(function, log_a, k, K, time)
+        return axes
 
-
-def _gate_axes(function, log_a, K, gates):
-    """The axes of log_a by how many more it has than a key; ValueError if this form has no such gate."""
-    possible = {-1: gates[0], 0: gates[0] + "n", 1: gates[0] + "pn"}
-    axes = possible.get(log_a.ndim - K.ndim)
-    if axes is None:
-        expected = ", ".join(f"{K.ndim + extra} for {_shown(axes)}" for extra, axes in possible.items())
-        raise ShapeError(f"{function}: log_a has {log_a.ndim} axes, expected {expected}")
-    if axes not in gates:
-        allowed = " or ".join(map(_shown, gates))
-        raise ValueError(f"{function}: log_a has axes {_shown(axes)}, expected {allowed}; use {REMEDY[axes]}")
-    return axes
+    operands = {q: (Q, time + "n"), k: (K, time + "n"), v: (V, time + "p")}
+    check_operands(function, operands, {"log_a": (log_a, axes), state_name: (state, "pn")} | (more or {}), real)
 
 
 def _check_key_gate(function, log_a, name, K, time):

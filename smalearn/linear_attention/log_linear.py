@@ -7,22 +7,12 @@ a block of one; where two blocks have the same size they merge, as a bit carries
 
 import torch
 
-from smalearn._checks import (
-    ShapeError,
-    broadcast_shapes,
-    check_count,
-    check_dtypes,
-    check_float32_or,
-    check_log_a,
-    check_shapes,
-)
+from smalearn._checks import ShapeError, broadcast_shapes, check_count, check_operands, check_tensor
 from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.masks import HierarchicalMask, level_count
 from smalearn.masks.decay import join_chunks, split_chunks, until_end
 from smalearn.masks.hierarchical import add_levels_
-
-__all__ = ["log_linear_attention", "log_linear_step"]
 
 
 def log_linear_attention(
@@ -144,16 +134,10 @@ def _count(k, v, gate, levels):
 
 def _check(function, Q, K, V, log_a, weights, states=None, time="t"):
     """Check shapes, dtypes and devices of all operands, and the sign of log_a."""
-    names = ("Q", "K", "V") if time else ("q", "k", "v")
-    check_dtypes(function, dict(zip(names, (Q, K, V), strict=True)), real=True)
+    q, k, v = ("Q", "K", "V") if time else ("q", "k", "v")
+    check_tensor(function, "log_a", log_a)
     wide = {"log_a": (log_a, time), "level_weights": (weights, time + "l"), "states": (states, "lpn")}
-    wide = {name: pair for name, pair in wide.items() if pair[0] is not None}
-    for name, (x, _) in wide.items():
-        check_dtypes(function, {name: x}, real=True)
-        check_float32_or(function, name, x, names[0], Q)
-    operands = zip(names, ((Q, time + "n"), (K, time + "n"), (V, time + "p")), strict=True)
-    check_shapes(function, dict(operands) | wide)
-    check_log_a(function, log_a, names[0], Q)
+    check_operands(function, {q: (Q, time + "n"), k: (K, time + "n"), v: (V, time + "p")}, wide, real=True)
 
 
 def _check_levels(function, weights, length):

@@ -8,8 +8,6 @@ from smalearn.contractions import contract
 from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.masks.decay import decay_matrix, join_neighbours, since_start, until_end
 
-__all__ = ["decayed_scores", "linear_attention_parallel"]
-
 
 def linear_attention_parallel(
     Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, log_a: torch.Tensor | None = None
@@ -51,20 +49,10 @@ def linear_attention_parallel(
 
 
 def decayed_scores(Q: torch.Tensor, K: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
-    """Causal scores, each with the decay between its two tokens.
+    """Causal scores (..., T, T), each with the decay between its two tokens.
 
-    scores[t, s] = Σ_n Q[t, n] K[s, n] exp(Σ_{s < k ≤ t} log_a[k, n]) for s ≤ t, else 0.
-
-    Args:
-        Q: (..., T, N) queries.
-        K: (..., T, N) keys.
-        log_a: (..., T, 1) for one decay per token, or (..., T, N).
-
-    Returns:
-        (..., T, T).
-
-    Cost:
-        T²·N multiply-adds; T·log2(T) exponentials for each feature of log_a.
+    scores[t, s] = Σ_n Q[t, n] K[s, n] exp(Σ_{s < k ≤ t} log_a[k, n]) for s ≤ t, else 0, for log_a (..., T, 1) or (...,
+    T, N): T²·N multiply-adds, and T·log2(T) exponentials for each feature of log_a.
     """
     if log_a.shape[-1] == 1:
         return contract("TN, SN -> TS", Q, K) * decay_matrix(log_a[..., 0])

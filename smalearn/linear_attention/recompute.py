@@ -10,8 +10,6 @@ from smalearn.linear_attention.chunked import in_chunks, pass_states
 from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.masks.decay import decay_matrix, join_chunks, since_start, split_chunks, until_end
 
-__all__ = ["linear_attention_recomputed"]
-
 TOGETHER = 16
 """Chunks whose gradients are computed at once: enough for large matrix products, few enough to need little memory.
 

@@ -7,8 +7,6 @@ from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.linear_attention.inputs import check_inputs
 
-__all__ = ["linear_attention_recurrent", "linear_attention_step", "step_unchecked"]
-
 
 def linear_attention_recurrent(
     Q: torch.Tensor,

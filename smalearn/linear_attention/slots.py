@@ -3,10 +3,8 @@
 import torch
 from einops import rearrange
 
-from smalearn._checks import check_dtypes, check_log_a, check_pair, check_shapes
+from smalearn._checks import check_operands, check_pair, check_tensor
 from smalearn.linear_attention.chunked import linear_attention_chunked
-
-__all__ = ["gated_slot_attention", "slot_weights"]
 
 
 def gated_slot_attention(
@@ -87,13 +85,9 @@ def slot_weights(
 
 def _check(function, Q, K, log_a, states, V=None):
     """Check shapes with one axis of slots, dtypes, and the sign of log_a."""
-    values = {} if V is None else {"V": (V, "tp")}
-    states = {name: pair for name, pair in states.items() if pair[0] is not None}
-    check_dtypes(function, {"Q": Q, "K": K} | {name: x for name, (x, _) in values.items()}, real=True)
-    for name, x in {"log_a": log_a, **{name: x for name, (x, _) in states.items()}}.items():
-        check_dtypes(function, {name: x})
-    check_shapes(function, {"Q": (Q, "tn"), "K": (K, "tn"), **values, "log_a": (log_a, "tm"), **states})
-    check_log_a(function, log_a, "Q", Q)
+    check_tensor(function, "log_a", log_a)
+    operands = {"Q": (Q, "tn"), "K": (K, "tn")} | ({} if V is None else {"V": (V, "tp")})
+    check_operands(function, operands, {"log_a": (log_a, "tm")} | states, real=True)
 
 
 def _written(log_a, like):

@@ -12,8 +12,6 @@ import torch
 from smalearn._checks import check_dtypes, check_shapes, check_tensor, check_type
 from smalearn._structured import Structured, View, check_operand, html_table, widen
 
-__all__ = ["PROMOTIONS", "RULES", "Mask", "dense_mask", "hadamard"]
-
 RULES: list[tuple[type["Mask"], type["Mask"], Callable]] = []
 """Entrywise products that are fast again: two families, and what makes the product of a member of each."""
 PROMOTIONS: dict[tuple[type["Mask"], type["Mask"]], Callable] = {}

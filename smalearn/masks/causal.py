@@ -6,13 +6,11 @@ token to the first for the transpose.
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_number, check_signs, check_tensor, holds
+from smalearn._checks import check_count, check_dtypes, check_number, check_shapes, check_signs, check_tensor, holds
 from smalearn._structured import match_operand, widen
 from smalearn.masks.base import PROMOTIONS, RULES, Mask
 from smalearn.masks.decay import decay_matrix
 from smalearn.masks.scan import decay_powers, lower_toeplitz, running_sum, scan_chunked, scan_constant
-
-__all__ = ["CausalMask", "DecayMask", "SemiseparableMask", "check_decay"]
 
 
 class CausalMask(Mask):
@@ -131,8 +129,7 @@ class SemiseparableMask(Mask):
 
     def __init__(self, log_a: torch.Tensor):
         check_dtypes("SemiseparableMask", {"log_a": log_a})
-        if log_a.ndim < 1:
-            raise ShapeError("SemiseparableMask: log_a needs axes (..., T), got shape ()")
+        check_shapes("SemiseparableMask", {"log_a": (log_a, "t")})
         log_size = log_a.real if log_a.is_complex() else log_a
         if log_size.device.type == "cpu":
             check_signs("SemiseparableMask", log_size)
@@ -161,15 +158,7 @@ class SemiseparableMask(Mask):
 
 
 def check_decay(function: str, length: int, gamma: float | torch.Tensor) -> torch.Tensor:
-    """Check length and gamma of a mask with constant decay.
-
-    Returns:
-        gamma as a tensor, float64 if it was a number.
-
-    Raises:
-        TypeError: γ is neither a number nor a tensor.
-        ValueError: length is not an integer ≥ 0, γ is not real, or (on a CPU) outside [0, 1].
-    """
+    """Check length and gamma of a mask with constant decay; return gamma as a tensor, float64 if it was a number."""
     check_count(function, "length", length, 0)
     if isinstance(gamma, torch.Tensor):
         check_tensor(function, "gamma", gamma)

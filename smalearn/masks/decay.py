@@ -12,8 +12,6 @@ import torch.nn.functional as F
 
 from smalearn._checks import check_dtypes, check_shapes
 
-__all__ = ["decay_matrix", "join_chunks", "join_neighbours", "segsum", "since_start", "split_chunks", "until_end"]
-
 
 def segsum(log_a: torch.Tensor) -> torch.Tensor:
     """Segment sums, the logarithm of the 1-semiseparable matrix: Σ_{s < k ≤ t} log_a[k] for s ≤ t, else −inf.
@@ -73,21 +71,15 @@ def join_neighbours(
     across: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], torch.Tensor],
     above: float = 0.0,
 ) -> torch.Tensor:
-    """A lower triangular matrix from blocks of one token, joined in pairs until one block is left.
+    """A lower triangular matrix (..., T, T) from blocks of one token, joined in pairs until one block is left.
 
-    For s in the earlier block and t in the later one,
-    decay(s → t) = decay(s → end of the earlier block) · decay(start of the later block → t). Both exponents are sums of
-    log_a's own entries, with real parts ≤ 0: no quotient can overflow, and no difference of sums can lose small terms.
+    For s in the earlier block and t in the later one, decay(s → t) = decay(s → end of the earlier block) · decay(start
+    of the later block → t). Both exponents are sums of log_a's own entries, with real parts ≤ 0: no quotient can
+    overflow, and no difference of sums can lose small terms.
 
-    Args:
-        diagonal: (..., T) entries on the diagonal.
-        rows: tensors (..., T, ·), cut into blocks along T for `across`.
-        across: across(earlier, later), each argument `rows` cut to one block; returns the entries (..., size, size)
-            below the diagonal, later targets × earlier sources.
-        above: every entry above the diagonal.
-
-    Returns:
-        (..., T, T).
+    On the diagonal (..., T) stand these entries, above it everywhere `above`. `rows` are tensors (..., T, ·), which are
+    cut into blocks; across(earlier, later), of `rows` cut to one block each, gives the entries (..., size, size) of
+    later targets × earlier sources.
     """
     length = diagonal.shape[-1]
     blocks = _pad_to_power_of_two(diagonal[..., None])[..., None]  # (..., T, 1, 1)

@@ -4,13 +4,11 @@ import math
 
 import torch
 
-from smalearn._checks import ShapeError, broadcast_shapes, check_count, check_dtypes
+from smalearn._checks import broadcast_shapes, check_count, check_dtypes, check_shapes
 from smalearn._structured import match_operand
 from smalearn.masks.base import PROMOTIONS, RULES, Mask
 from smalearn.masks.causal import CausalMask, DecayMask
 from smalearn.masks.scan import decay_powers
-
-__all__ = ["FourierMask", "ToeplitzMask"]
 
 BATCH_NUMBERS = 1 << 20
 """Numbers that are transformed at once: half takes 1.15 times as long, double the same (one thread of an AMD EPYC)."""
@@ -40,23 +38,12 @@ class ToeplitzMask(Mask):
     """
 
     def __init__(self, column: torch.Tensor, row: torch.Tensor | None = None):
-        columns = {"column": column} | ({} if row is None else {"row": row})
-        check_dtypes("ToeplitzMask", columns)
-        for (name, tensor), axis in zip(columns.items(), "TS", strict=False):
-            if tensor.ndim < 1:
-                raise ShapeError(f"ToeplitzMask: {name} needs axes (..., {axis}), got shape ()")
-        self.column, self.row = column, row
-        leading, source = column.shape[:-1], column.shape[-1]
-        if row is not None:
-            source = row.shape[-1]
-            try:
-                leading = broadcast_shapes(leading, row.shape[:-1])
-            except ValueError:
-                raise ShapeError(
-                    f"ToeplitzMask: leading axes {tuple(row.shape[:-1])} of row do not broadcast with "
-                    f"{tuple(leading)} of column"
-                ) from None
-        self.shape, self.parameters = (*leading, column.shape[-1], source), tuple(columns)
+        given = {"column": (column, "t")} | ({} if row is None else {"row": (row, "s")})
+        check_dtypes("ToeplitzMask", {name: x for name, (x, _) in given.items()})
+        sizes = check_shapes("ToeplitzMask", given)
+        self.column, self.row, self.parameters = column, row, tuple(given)
+        leading = broadcast_shapes(*(x.shape[:-1] for x, _ in given.values()))
+        self.shape = (*leading, sizes["t"], sizes.get("s", sizes["t"]))
 
     @property
     def stored(self) -> int:

@@ -14,8 +14,6 @@ from smalearn.masks.base import RULES, Mask
 from smalearn.masks.causal import SemiseparableMask
 from smalearn.masks.decay import decay_matrix, join_chunks, split_chunks, until_end
 
-__all__ = ["HierarchicalMask", "add_levels_", "level_count", "level_matrix"]
-
 CHUNK_LEN = 16  # Tokens, a power of 2, whose lowest levels are one dense product.
 
 
@@ -137,18 +135,10 @@ def add_levels_(
     At the level that joins blocks of m chunks in pairs, target t of the later block reads q_t S of the earlier one, S
     being its decayed sum, times the decay since its end and the weight of the level.
 
-    Args:
-        y: (..., chunks, length of a chunk, P), with all leading axes; the length is a power of 2.
-        Q: (..., chunks, length of a chunk, N) of the targets.
-        sums: (..., chunks, N, P) of each chunk, decayed until its end.
-        log_a: (..., chunks, length of a chunk, 1).
-        weights: (..., chunks, length of a chunk, levels), those inside a chunk included.
-
-    Returns:
-        y.
-
-    Cost:
-        chunks·length·N·P·log2(chunks) / 2 multiply-adds, and one for each entry of the sums.
+    y is (..., chunks, c, P), with all leading axes and c a power of 2; Q (..., chunks, c, N) of the targets; sums (...,
+    chunks, N, P) of each chunk, decayed until its end; log_a (..., chunks, c, 1); weights (..., chunks, c, levels),
+    levels inside a chunk included. It takes chunks·c·N·P·log2(chunks) / 2 multiply-adds, and one for each entry of the
+    sums.
     """
     count, size = y.shape[-3:-1]
     half, level = 1, size.bit_length()  # the level that joins two chunks

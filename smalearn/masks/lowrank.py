@@ -5,8 +5,6 @@ import torch
 from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes, check_type
 from smalearn.masks.base import RULES, Mask
 
-__all__ = ["HadamardMask", "LowRankMask"]
-
 
 class LowRankMask(Mask):
     """L = U V^T: L[t, s] = Σ_r U[t, r] V[s, r].

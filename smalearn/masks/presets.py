@@ -8,8 +8,6 @@ from smalearn._checks import check_count, check_dtypes, check_number, check_shap
 from smalearn._structured import widen
 from smalearn.masks.causal import SemiseparableMask, check_decay
 
-__all__ = ["alibi_slopes", "retnet_decays", "rotary_decay_mask"]
-
 
 def alibi_slopes(heads: int) -> torch.Tensor:
     """Slopes m_h = 2^(-8 (h+1) / heads) of ALiBi.

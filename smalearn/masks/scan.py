@@ -9,16 +9,6 @@ import torch
 from smalearn._checks import broadcast_shapes, check_count, check_dtypes, check_shapes
 from smalearn.masks.decay import decay_matrix, join_chunks, since_start, split_chunks
 
-__all__ = [
-    "decay_powers",
-    "lower_toeplitz",
-    "running_sum",
-    "scan_associative",
-    "scan_chunked",
-    "scan_constant",
-    "scan_recurrent",
-]
-
 CHUNK_LEN = 16  # Chunk length of the scans: larger costs more decays, smaller more recursion levels.
 SUM_LEN = 64  # Chunk length of running sums, which need no decays.
 

@@ -11,8 +11,6 @@ from smalearn._checks import check_count, check_shapes, check_type
 from smalearn.masks.base import RULES, Mask
 from smalearn.masks.causal import CausalMask
 
-__all__ = ["BandedMask", "BlockDiagonalMask", "DilatedMask", "IntersectionMask", "SparseMask"]
-
 
 class SparseMask(Mask):
     """A mask of zeros and ones with few ones in a row; a subclass says where they are.

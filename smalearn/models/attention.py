@@ -20,8 +20,6 @@ from smalearn.multilevel.rope import check_pairs, rope_levels
 from smalearn.multilevel.texts import text_starts
 from smalearn.multilevel.window import window_attention
 
-__all__ = ["GroupedAttention", "MultiLevelAttention", "SoftmaxAttention", "WindowAttention"]
-
 
 class GroupedAttention(Mixer):
     """Causal softmax attention with grouped KV heads: the base class of all mixers in this module.
@@ -129,33 +127,8 @@ class GroupedAttention(Mixer):
             Y, cache = self.attend(Q, K, V, *_since(reset)), cache.append(K, V, per_head)
         return self._output(Y), cache
 
-    def check(
-        self,
-        function: str,
-        x: torch.Tensor,
-        *cache: KeyCache | WindowCache,
-        time: str = "t",
-        reset: torch.Tensor | None = None,
-    ) -> None:
-        """Check what `Mixer.check` does, and the limit of the context.
-
-        Raises:
-            ShapeError: naming function, argument, expected and got.
-            ValueError: dtype or device differ.
-        """
-        super().check(function, x, *cache, time=time, reset=reset)
-        length = sum(kept.length for kept in cache) + (x.shape[-2] if time else 1)
-        if self.context is not None and length > self.context:
-            limit = f"{length} tokens, expected at most {self.context}, the context"
-            raise ShapeError(f"{type(self).__name__}.{function}: {limit}")
-
     def check_cache(self, function: str, cache: KeyCache | WindowCache, leading: tuple[int, ...]) -> None:
-        """Check that it is a cache with a KV head for each group.
-
-        Raises:
-            ShapeError: naming function, expected and got.
-            TypeError: naming function, expected and got.
-        """
+        """Check that it is a cache with a KV head for each group."""
         check_type(function, "cache", cache, KeyCache, WindowCache)
         expected = (*leading, self.groups, 1)
         if cache.leading != expected:

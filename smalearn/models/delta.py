@@ -15,8 +15,6 @@ from smalearn.models.layers import CausalConvolution, RMSNorm, WideLinear, divid
 from smalearn.models.mamba2 import initial_dt_bias
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 
-__all__ = ["GatedDeltaNet", "GatedDeltaNet2"]
-
 
 class GatedDeltaNet(RecurrentMixer):
     """The gated delta rule as a mixer, as Qwen3-Next has it.
@@ -95,9 +93,7 @@ class GatedDeltaNet(RecurrentMixer):
         """Trailing axes of a state for each head."""
         return self.groups, self.heads_per_group, self.head_dim, self.state
 
-    def prefill(
-        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(self, x, cache, reset=None):
         """Read all tokens at once, by `fast.delta_rule`; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
         z, QKV, gates, conv_state = self._project(x, partial(self.conv, reset=reset), cache.conv_state)

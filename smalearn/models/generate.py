@@ -5,8 +5,6 @@ import torch
 from smalearn._checks import ShapeError, check_count, check_number, check_tensor, check_type, seeded
 from smalearn.models.stack import ModelCache, SequenceModel
 
-__all__ = ["generate"]
-
 
 @torch.no_grad()
 def generate(

@@ -12,8 +12,6 @@ from smalearn.models.layers import CausalConvolution, GatedRMSNorm, divide, narr
 from smalearn.models.mamba2 import initial_dt_bias
 from smalearn.models.mixer import check_tokens, weights_of
 
-__all__ = ["Hydra"]
-
 
 class Hydra(nn.Module):
     """Mamba-2 in two directions: every token sees all, the earlier ones by one call of SSD, the later by another.

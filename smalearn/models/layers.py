@@ -8,8 +8,6 @@ from torch.nn import functional
 from smalearn._checks import ShapeError, check_count, check_dtypes, check_eps, check_shapes
 from smalearn.multilevel.texts import check_reset, text_starts
 
-__all__ = ["CausalConvolution", "GatedRMSNorm", "RMSNorm", "WideLinear", "divide", "narrow"]
-
 
 class CausalConvolution(nn.Module):
     """Depthwise causal convolution: every channel is a weighted sum of its own last few values.

@@ -11,8 +11,6 @@ from smalearn.linear_attention import linear_attention_step
 from smalearn.models.layers import CausalConvolution, RMSNorm, divide
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 
-__all__ = ["LinearAttention", "ShortConvolution"]
-
 
 class LinearAttention(RecurrentMixer):
     """Causal linear attention without decay: the Mamba-2 block less its gates, decay, skip, and shared keys.
@@ -54,9 +52,7 @@ class LinearAttention(RecurrentMixer):
         """Trailing axes of a state for each head."""
         return self.heads, self.head_dim, self.state
 
-    def prefill(
-        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(self, x, cache, reset=None):
         """Read all tokens at once, by `fast.linear_attention`; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
         x, conv_state = self.conv(self.in_proj(x), cache.conv_state, reset)
@@ -112,9 +108,7 @@ class ShortConvolution(RecurrentMixer):
         """No state besides that of the convolution."""
         return (0,)
 
-    def prefill(
-        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(self, x, cache, reset=None):
         """Read all tokens at once; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
         y, conv_state = self.conv(x, cache.conv_state, reset)

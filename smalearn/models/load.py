@@ -16,8 +16,6 @@ from smalearn.models.mamba1 import Mamba1
 from smalearn.models.mamba2 import Mamba2
 from smalearn.models.stack import Block, SequenceModel
 
-__all__ = ["SwiGLU", "load"]
-
 NAMES = {
     "backbone.": "",
     "model.": "",

@@ -7,12 +7,10 @@ from einops import rearrange
 from torch import nn
 from torch.nn import functional
 
-from smalearn._checks import ShapeError, check_count
+from smalearn._checks import check_count
 from smalearn.linear_attention import log_linear_attention, log_linear_step
 from smalearn.masks import level_count
 from smalearn.models.mamba2 import Mamba2, time_last
-
-__all__ = ["LogLinearCache", "LogLinearMamba2"]
 
 
 class LogLinearCache(NamedTuple):
@@ -82,24 +80,7 @@ class LogLinearMamba2(Mamba2):
         """Trailing axes of a state for each head."""
         return self.groups, self.heads_per_group, self.levels, self.head_dim, self.state
 
-    def check(
-        self, function: str, x: torch.Tensor, *cache: LogLinearCache, time: str = "t", reset: torch.Tensor | None = None
-    ) -> None:
-        """Check what `Mixer.check` does, and the limit of the context.
-
-        Raises:
-            ShapeError: naming function, argument, expected and got.
-            ValueError: dtype or device differ.
-        """
-        super().check(function, x, *cache, time=time, reset=reset)
-        length = sum(given.length for given in cache) + (x.shape[-2] if time else 1)
-        if length > self.context:
-            limit = f"{length} tokens, expected at most {self.context}, the context"
-            raise ShapeError(f"{type(self).__name__}.{function}: {limit}")
-
-    def prefill(
-        self, x: torch.Tensor, cache: LogLinearCache, reset: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, LogLinearCache]:
+    def prefill(self, x, cache, reset=None):
         """Read all tokens: at once where they are the first, else one after the other; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
         if cache.length:

@@ -13,8 +13,6 @@ from smalearn.models.layers import CausalConvolution, WideLinear, narrow
 from smalearn.models.mamba2 import initial_dt_bias
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 
-__all__ = ["Mamba1"]
-
 
 class Mamba1(RecurrentMixer):
     """The Mamba block with S6, the selective diagonal state space model: P = 1, so every channel is a head.
@@ -78,9 +76,7 @@ class Mamba1(RecurrentMixer):
         """Trailing axes of a state with N entries for each channel."""
         return self.inner, self.state
 
-    def prefill(
-        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(self, x, cache, reset=None):
         """Read all tokens, by `linear_attention_recurrent` with a full gate; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
         return self._read(x, cache, partial(self.conv, reset=reset), linear_attention_recurrent, reset)

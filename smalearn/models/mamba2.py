@@ -9,13 +9,12 @@ from torch import nn
 from torch.nn import functional
 
 from smalearn import fast
-from smalearn._checks import check_count, check_number, check_pair
+from smalearn._checks import check_count, check_number
+from smalearn.fast.triton.mamba2 import check_limits
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.layers import CausalConvolution, GatedRMSNorm, divide, narrow
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 from smalearn.ssd import ssd_step
-
-__all__ = ["Mamba2", "initial_dt_bias", "time_last"]
 
 
 class Mamba2(RecurrentMixer):
@@ -92,24 +91,18 @@ class Mamba2(RecurrentMixer):
 
     @property
     def dt_limits(self) -> tuple[float, float]:
-        """The least and the most of a step size dt, 0 ≤ least ≤ most."""
+        """The least and the greatest step size dt, 0 ≤ least ≤ greatest."""
         return self._dt_limits
 
     @dt_limits.setter
     def dt_limits(self, limits: tuple[float, float]) -> None:
-        pair = check_pair("Mamba2", "dt_limits", limits, "least", "most")
-        least, most = (check_number("Mamba2", "dt_limits", limit) for limit in pair)
-        if not (0 <= least <= most and least < math.inf):
-            raise ValueError(f"Mamba2: dt_limits must be 0 ≤ least ≤ most, got ({least}, {most})")
-        self._dt_limits = least, most
+        self._dt_limits = check_limits("Mamba2", "dt_limits", limits)
 
     def state_shape(self):
         """Trailing axes of a state for each head."""
         return self.groups, self.heads_per_group, self.head_dim, self.state
 
-    def prefill(
-        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(self, x, cache, reset=None):
         """Read all tokens at once, by `fast.ssd`; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
         z, xBC, dt, conv_state = self._project(x, partial(self.conv, reset=reset), cache.conv_state)

@@ -25,8 +25,6 @@ from smalearn.models.mamba2 import initial_dt_bias
 from smalearn.models.mixer import RecurrentMixer, forget
 from smalearn.multilevel.rope import turn_pairs
 
-__all__ = ["Mamba3", "Mamba3Cache"]
-
 SLOWEST = 1e-4  # the least decay rate -A
 
 
@@ -119,9 +117,7 @@ class Mamba3(RecurrentMixer):
         state = (self.heads, self.head_dim, self.state)
         return {"angle": (self.heads, self.angles), "state": state, "key": key, "value": value}
 
-    def prefill(
-        self, x: torch.Tensor, cache: Mamba3Cache, reset: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, Mamba3Cache]:
+    def prefill(self, x, cache, reset=None):
         """Read all tokens at once, by one call of `fast.ssd`; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
         if not x.shape[-2]:

@@ -15,8 +15,6 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import einsum, nn
 
-__all__ = ["Block", "TinyLM", "write"]
-
 WIDTH = 4  # tokens that the short convolution sees
 
 

@@ -19,18 +19,6 @@ from smalearn._checks import (
 )
 from smalearn.multilevel.texts import check_reset
 
-__all__ = [
-    "Cache",
-    "Mixer",
-    "RecurrentCache",
-    "RecurrentMixer",
-    "check_tokens",
-    "forget",
-    "given",
-    "select_rows",
-    "weights_of",
-]
-
 
 class Cache(Protocol):
     """State of a mixer between two calls. No call changes a cache: an old one can be decoded from again."""
@@ -61,6 +49,7 @@ class Mixer(nn.Module):
     makes_decays = False
     varies = True  # whether one program can be exported for all lengths
     no_reset = ""  # why a text cannot begin within a sequence, if it cannot
+    context: int | None = None  # the most tokens, those of the cache included
 
     @property
     def weights(self) -> torch.Tensor | None:
@@ -72,11 +61,7 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     def check_cache(self, function: str, cache: Cache, leading: tuple[int, ...]) -> None:
-        """Check that a cache is for these leading axes.
-
-        Raises:
-            ShapeError: naming function, expected and got.
-        """
+        """Check that a cache is for these leading axes."""
         raise NotImplementedError
 
     def prefill(self, x: torch.Tensor, cache: Cache, reset: torch.Tensor | None = None) -> tuple[torch.Tensor, Cache]:
@@ -118,7 +103,7 @@ class Mixer(nn.Module):
         """Check x (..., T, D), without T if `time` is empty, against the weights and, if given, the cache and reset.
 
         Raises:
-            ShapeError: naming function, argument, expected and got.
+            ShapeError: naming function, argument, expected and got; or there are more tokens than the context has.
             TypeError: x is not a tensor, or the cache not one of this mixer.
             ValueError: dtype or device differ, decays would be NaN, it is exported for a length that it cannot vary, or
                 the mixer takes no reset.
@@ -135,6 +120,11 @@ class Mixer(nn.Module):
         check_reset(function, reset, leading, x)
         for kept in cache:
             self.check_cache(function, kept, leading)
+        if self.context is not None:
+            length = sum(kept.length for kept in cache) + (x.shape[-2] if time else 1)
+            if length > self.context:
+                limit = f"{length} tokens, expected at most {self.context}, the context"
+                raise ShapeError(f"{function}: {limit}")
 
 
 def select_rows(cache: Cache, rows: torch.Tensor, axis: int = 0) -> Cache:
@@ -221,12 +211,7 @@ class RecurrentMixer(Mixer):
         return self.cache_type(*(torch.zeros(shape, dtype=wide, device=like.device) for shape in shapes))
 
     def check_cache(self, function: str, cache: Cache, leading: tuple[int, ...]) -> None:
-        """Check that it is such a cache, and the shapes of both tensors.
-
-        Raises:
-            ShapeError: naming function, tensor, expected and got.
-            TypeError: naming function, expected and got.
-        """
+        """Check that it is such a cache, and the shapes of both tensors."""
         check_type(function, "cache", cache, self.cache_type)
         for name, sizes in self.cache_shapes().items():
             check_tensor(function, f"cache.{name}", getattr(cache, name))
@@ -240,14 +225,8 @@ class RecurrentMixer(Mixer):
 def weights_of(*modules: nn.Module) -> torch.Tensor | None:
     """The tensor that says in which dtype and on which device a module computes: the largest of floating dtype.
 
-    Not its `weight`, which a quantised layer has as a method, and a wrapped one not at all; nor its first parameter,
-    which may be an adapter's.
-
-    Args:
-        *modules: the first that has such a tensor counts.
-
-    Returns:
-        The tensor, or None if no module has one.
+    Of the first module that has one; None if none has. Not its `weight`, which a quantised layer has as a method, and a
+    wrapped one not at all; nor its first parameter, which may be an adapter's.
     """
     for module in modules:
         # A replica that `DataParallel` made has plain tensors in place of parameters.
@@ -270,13 +249,7 @@ def forget(log_a: torch.Tensor, reset: torch.Tensor | None) -> torch.Tensor:
 
 
 def check_tokens(function: str, x: torch.Tensor, dim: int, weights: torch.Tensor | None, time: str = "t") -> None:
-    """Check tokens x (..., T, D), without T if `time` is empty, against their size and the weights, if those are known.
-
-    Raises:
-        ShapeError: naming function, expected and got.
-        TypeError: x is not a tensor.
-        ValueError: dtype or device differ.
-    """
+    """Check tokens x (..., T, D), without T if `time` is empty, against their size and any weights that are known."""
     check_dtypes(function, {"x": x} if weights is None else {"weights": weights, "x": x})
     check_shapes(function, {"x": (x, time + "d")})
     if x.shape[-1] != dim:

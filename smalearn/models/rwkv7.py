@@ -13,8 +13,6 @@ from smalearn.linear_attention import DELTA_MODELS, generalized_delta_rule_step
 from smalearn.models.layers import WideLinear, divide, narrow
 from smalearn.models.mixer import RecurrentCache, RecurrentMixer, weights_of
 
-__all__ = ["RWKV7"]
-
 
 class RWKV7(RecurrentMixer):
     """RWKV-7's time mixing as a mixer.
@@ -77,9 +75,7 @@ class RWKV7(RecurrentMixer):
         """Trailing axes of each tensor of a cache."""
         return {"conv_state": (1, self.dim), "state": (self.heads, self.head_dim, self.head_dim)}
 
-    def prefill(
-        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(self, x, cache, reset=None):
         """Read all tokens at once, by `fast.generalized_delta_rule`; see `Mixer.prefill`."""
         self.check("prefill", x, cache, reset=reset)
         return self._read(x, cache, fast.generalized_delta_rule, reset)

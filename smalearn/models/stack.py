@@ -12,8 +12,6 @@ from smalearn.models.layers import RMSNorm
 from smalearn.models.mixer import Cache, Mixer, given
 from smalearn.multilevel.texts import check_reset, more_starts
 
-__all__ = ["Block", "ModelCache", "SequenceModel"]
-
 
 class Block(nn.Module):
     """A pre-norm residual block: x + mixer(norm(x)), and then, in a Transformer, x + MLP(norm(x)).

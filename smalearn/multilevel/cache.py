@@ -25,8 +25,6 @@ from smalearn.multilevel.levels import check_levels
 from smalearn.multilevel.texts import check_reset, more_starts
 from smalearn.multilevel.window import window_attention
 
-__all__ = ["FullCache", "KeyCache", "WindowCache"]
-
 UNLIMITED = sys.maxsize  # length of a block that never ends
 PIECE = 256  # tokens that are read together at most: their scores have this many rows
 

@@ -7,19 +7,6 @@ import torch
 
 from smalearn._checks import ShapeError, check_count, check_counts, check_type, holds
 
-__all__ = [
-    "Blocks",
-    "check_levels",
-    "check_ranks",
-    "halving_blocks",
-    "key_numbers",
-    "level_counts",
-    "live_key_numbers",
-    "parse_ranks",
-    "same_blocks",
-    "score_macs",
-]
-
 Blocks = int | torch.Tensor
 """One level: the length of its blocks, or for each token the number of its block."""
 
@@ -74,29 +61,10 @@ def halving_blocks(context: int, levels: int) -> tuple[int, ...]:
     return tuple(-(-context // finest) * finest // 2**level for level in range(levels))
 
 
-def check_levels(
-    function: str,
-    ranks: Sequence[int],
-    block_lens: Sequence[int],
-    features: int | None = None,
-    length: int | None = None,
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Check an allocation: a rank and a block length for every level, each length a multiple of the next.
+def check_levels(function, ranks, block_lens, features=None, length=None):
+    """Check an allocation: a rank ≥ 0 and a block length ≥ 1 for every level, each length a multiple of the next.
 
-    Args:
-        function: name of the public function, which opens every message.
-        ranks: r_l ≥ 0, coarsest level first.
-        block_lens: b_l ≥ 1.
-        features: N, the sum of the ranks, if known.
-        length: T, at most block_lens[0], if known.
-
-    Returns:
-        Both as tuples.
-
-    Raises:
-        ShapeError: the ranks do not sum to N.
-        ValueError: a level lacks a rank or a length, one is not an integer, blocks do not nest, or the first is too
-            short.
+    `features` is N, the sum of the ranks, and `length` T, at most block_lens[0], if known. Return both lists as tuples.
     """
     check_ranks(function, ranks, block_lens, features)
     check_counts(function, "block_lens", block_lens)
@@ -107,19 +75,10 @@ def check_levels(
 
 
 def same_blocks(function: str, length: int, block_lens: Sequence[Blocks]) -> list[torch.Tensor]:
-    """One (T, T) matrix for each level: which tokens share a block.
+    """One boolean (T, T) matrix for each level: which tokens share a block, as they do on the level before.
 
-    Args:
-        function: name of the public function, which opens every message.
-        length: T.
-        block_lens: of every level the block length, or a (T,) tensor with the number of each token's block.
-
-    Returns:
-        One boolean matrix for each level, none of which joins what the one before does not.
-
-    Raises:
-        ShapeError: a tensor is not (T,).
-        ValueError: it does not hold integers, blocks do not nest, or the first level has more than one block.
+    Of every level `block_lens` has the block length, or a (T,) tensor of integers with the number of each token's
+    block.
     """
     check_type(function, "block_lens", block_lens, Sequence)
     if not block_lens:
@@ -178,9 +137,6 @@ def score_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], cau
         block_lens: b_l of every level.
         causal: count the pairs j ≤ i, or all.
 
-    Returns:
-        The count.
-
     Raises:
         ValueError: the length is not an integer ≥ 0, or ranks and block lengths are not an allocation for it.
 
@@ -227,9 +183,6 @@ def live_key_numbers(length: int, ranks: Sequence[int], block_lens: Sequence[int
         length: T.
         ranks: r_l of every level.
         block_lens: b_l of every level.
-
-    Returns:
-        The count.
 
     Raises:
         ValueError: the length is not an integer ≥ 1, or ranks and block lengths are not an allocation for it.

@@ -7,8 +7,6 @@ from torch.library import custom_op
 
 from smalearn._checks import ShapeError, check_counts, check_dtypes, check_number, check_shapes, check_tensor
 
-__all__ = ["check_pairs", "rope", "rope_levels", "turn_pairs"]
-
 
 def rope(x: torch.Tensor, positions: torch.Tensor | None = None, base: float = 10000.0) -> torch.Tensor:
     """Rotary position embedding: every pair of neighbouring features is a point in a plane, turned by its position.
@@ -66,14 +64,7 @@ def rope_levels(
 
 
 def check_pairs(function: str, ranks: Sequence[int]) -> str:
-    """Check that no split between levels cuts a rotated pair in two.
-
-    Returns:
-        The ranks as r_1|r_2|...
-
-    Raises:
-        ValueError: a rank is not an integer ≥ 0, or odd.
-    """
+    """Check that no split between levels cuts a rotated pair in two; return the ranks as r_1|r_2|..."""
     allocation = "|".join(map(str, check_counts(function, "ranks", ranks, 0)))
     if any(rank % 2 for rank in ranks):
         raise ValueError(f"{function}: ranks must be even, got {allocation}: an odd one cuts a rotated pair in two")
@@ -105,17 +96,9 @@ def _rotate(x, positions, frequencies):
 
 
 def turn_pairs(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Each pair of neighbouring features turned by an angle of its own.
+    """Each pair of neighbouring features of x (..., N) turned by an angle of its own: 2·N multiply-adds.
 
-    Args:
-        x: (..., N), N even.
-        angles: (..., N/2) in radians, of any floating dtype; axes of size 1 are shared.
-
-    Returns:
-        (..., N), dtype of x.
-
-    Cost:
-        2·N multiply-adds, N/2 sines and cosines.
+    Angles (..., N/2) are radians of any floating dtype; axes of size 1 are shared.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()

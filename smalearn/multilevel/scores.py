@@ -13,8 +13,6 @@ from smalearn._checks import check_dtypes, check_shapes
 from smalearn.contractions import contract
 from smalearn.multilevel.levels import Blocks, check_levels, check_ranks, same_blocks
 
-__all__ = ["batched_scores", "multilevel_scores"]
-
 
 def multilevel_scores(
     Q: torch.Tensor, K: torch.Tensor, ranks: Sequence[int], block_lens: Sequence[Blocks]

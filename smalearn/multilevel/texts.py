@@ -10,23 +10,11 @@ import torch
 
 from smalearn._checks import ShapeError, broadcast_shapes, check_tensor
 
-__all__ = ["check_reset", "more_starts", "text_starts"]
-
 
 def check_reset(function: str, reset: torch.Tensor | None, leading: Sequence[int], like: torch.Tensor, axis: int = -2):
     """Check that a reset, unless it is None, is boolean and (..., T), with these leading axes or fewer.
 
-    Args:
-        function: name of the public function, which opens every message.
-        reset: True where a text begins.
-        leading: axes before T.
-        like: the tokens: T is the size of their axis `axis`, and the reset is on their device.
-        axis: of time in `like`.
-
-    Raises:
-        ShapeError: naming function, expected and got.
-        TypeError: it is not a tensor.
-        ValueError: dtype or device differ.
+    T is the size of the axis `axis` of the tokens `like`, on whose device it has to be.
     """
     if reset is None:
         return
@@ -49,19 +37,13 @@ def _fits(shape, whole):
 
 
 def text_starts(reset: torch.Tensor, past: int = 0, since: torch.Tensor | None = None) -> torch.Tensor:
-    """Number of the token at which the text of each token begins, of the token before them first.
+    """Number of the token at which the text of each token begins, of the token before them first: (..., 1 + T) int64.
 
-    Args:
-        reset: (..., T), True where a text begins.
-        past: how many tokens come before: the number of the first of these.
-        since: (...) number of the token at which the text of the last of those begins; 0 if None.
+    `reset` (..., T) is True where a text begins; `past` tokens come before, and the text of the last of these begins at
+    number `since` (...), 0 if None.
 
-    Returns:
-        (..., 1 + T) int64, leading axes broadcast.
-
-    Example:
-        >>> text_starts(torch.tensor([False, False, True, False, True]))
-        tensor([0, 0, 0, 2, 2, 4])
+    >>> text_starts(torch.tensor([False, False, True, False, True]))
+    tensor([0, 0, 0, 2, 2, 4])
     """
     numbers = torch.arange(past, past + reset.shape[-1], device=reset.device)
     before = numbers.new_zeros(()) if since is None else since

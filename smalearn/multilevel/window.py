@@ -9,8 +9,6 @@ from torch.nn import functional
 from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_tensor, check_type, holds
 from smalearn.contractions import contract
 
-__all__ = ["receptive_field", "window_attention"]
-
 BLOCK = 64  # queries that are computed together see this many keys more than one query alone
 
 

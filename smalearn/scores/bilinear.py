@@ -13,8 +13,6 @@ from smalearn.scores.products import apply_heads
 from smalearn.scores.tiled import tiled_attention
 from smalearn.weights import LowRank, Weight
 
-__all__ = ["BilinearAttention", "Logits", "bilinear_attention", "bilinear_scores", "bilinear_weights"]
-
 Scoring = Callable[[int], Weight] | Sequence[Weight] | nn.ModuleList
 
 

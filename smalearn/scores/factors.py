@@ -18,17 +18,6 @@ from smalearn.weights import (
     Weight,
 )
 
-__all__ = [
-    "ORDERS",
-    "alike",
-    "check_order",
-    "check_weights",
-    "has_levels",
-    "normed_factors",
-    "orders_of",
-    "score_factors",
-]
-
 ORDERS = ("keys", "both", "keys by level", "dense", "dense by level")
 """Names of all orders: equations (31) and (34), (29) and (33), (30), (27), (28)."""
 
@@ -131,14 +120,7 @@ def has_levels(weight: Weight) -> bool:
 
 
 def alike(weights: Sequence[Weight]) -> list[list[int]]:
-    """Numbers of the heads with equal structure: family, sizes of all factors, and how they are cut.
-
-    Args:
-        weights: one for each head.
-
-    Returns:
-        The groups, in the order of their first heads.
-    """
+    """Numbers of the heads with equal structure (family, sizes of all factors, how they are cut), group by group."""
     groups: dict[object, list[int]] = {}
     for i, weight in enumerate(weights):
         groups.setdefault(_structure(weight), []).append(i)
@@ -146,15 +128,7 @@ def alike(weights: Sequence[Weight]) -> list[list[int]]:
 
 
 def check_weights(function: str, X: torch.Tensor, weights: Weights) -> list[Weight]:
-    """Check tokens X (..., T, D) against (D, D) weights of one structure.
-
-    Returns:
-        The weights as a list.
-
-    Raises:
-        ShapeError: naming function, argument, expected and got.
-        ValueError: dtypes or devices differ, or there is no weight.
-    """
+    """Check tokens X (..., T, D) against (D, D) weights of one structure; return the weights as a list."""
     check_type(function, "weights", weights, Weight, Sequence, nn.ModuleList)
     heads = [weights] if isinstance(weights, Weight) else list(weights)
     for i, weight in enumerate(heads):
@@ -173,11 +147,7 @@ def check_weights(function: str, X: torch.Tensor, weights: Weights) -> list[Weig
 
 
 def check_order(function: str, order: object) -> None:
-    """Check that an order is a name of `ORDERS`, or None.
-
-    Raises:
-        ValueError: naming function, expected and got.
-    """
+    """Check that an order is a name of `ORDERS`, or None."""
     if order is not None and (not isinstance(order, str) or order not in ORDERS):
         raise ValueError(f"{function}: order must be one of {', '.join(ORDERS)}, got {brief(order)}")
 

@@ -24,18 +24,6 @@ from smalearn.weights import (
     Weight,
 )
 
-__all__ = [
-    "Fan",
-    "RMSClamp",
-    "clamp",
-    "coordinate_check",
-    "fans",
-    "init_std",
-    "initialise",
-    "learning_rates",
-    "rms_clamp",
-]
-
 
 class Fan(NamedTuple):
     """Sizes of one block of a factor: the numbers it takes in, and those it gives out, for all heads together."""

@@ -18,8 +18,6 @@ from smalearn.weights import (
 )
 from smalearn.weights.btt import check_sizes
 
-__all__ = ["Cost", "btt_costs", "cheapest", "level_costs", "low_rank_costs", "score_costs", "score_width"]
-
 
 class Cost(NamedTuple):
     """Multiply-adds of all products, and the additions that join levels apart from them."""

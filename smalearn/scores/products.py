@@ -14,19 +14,9 @@ from smalearn.weights import (
     Weight,
 )
 
-__all__ = ["apply_heads", "by_order", "two_sides"]
-
 
 def apply_heads(X: torch.Tensor, weights: Sequence[Weight]) -> torch.Tensor:
-    """M_h x for every token and head, by the weights' own fast product, all heads at once.
-
-    Args:
-        X: (..., T, D).
-        weights: one for each head, of one structure.
-
-    Returns:
-        (..., H, T, D).
-    """
+    """M_h x (..., H, T, D) for X (..., T, D) and heads of one structure, by the weights' own product, all at once."""
     states = [weight.state_dict(keep_vars=True) for weight in weights]
     state = {name: torch.stack([one[name] for one in states]) for name in states[0]}
     return vmap(lambda state: functional_call(weights[0], state, (X,)))(state).movedim(0, -3)

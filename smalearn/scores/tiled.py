@@ -7,8 +7,6 @@ import torch
 from smalearn._checks import ShapeError, broadcast_shapes, check_dtypes, check_shapes
 from smalearn._operator import Operator
 
-__all__ = ["TILE", "TOGETHER", "tiled_attention"]
-
 TILE = 64
 """Queries at a time."""
 TOGETHER = 2**18

@@ -6,8 +6,6 @@ from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes
 from smalearn._structured import widen
 from smalearn.ssm.transitions import check_generators
 
-__all__ = ["discretise_mamba", "discretise_trapezoid", "discretise_zero_order_hold"]
-
 SERIES = 0.1  # below this size of z, (e^z - 1)/z and its derivative come from the Taylor series
 TERMS = 12  # 0.1^12 / 13! is 1e-22
 

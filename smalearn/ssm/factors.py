@@ -8,8 +8,6 @@ from smalearn._checks import brief, check_type, holds
 from smalearn.ssm.semiseparable import Semiseparable
 from smalearn.ssm.transitions import full_transitions
 
-__all__ = ["bidiagonal_inverse", "block_factors", "product_generators", "tril_factors"]
-
 Order = Literal["time", "state"]
 
 

@@ -9,8 +9,6 @@ from smalearn._structured import Structured, check_operand, widen
 from smalearn.ssm.semiseparable import Semiseparable
 from smalearn.ssm.transitions import transitions
 
-__all__ = ["Quasiseparable"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Quasiseparable(Structured):

@@ -15,8 +15,6 @@ from smalearn._checks import (
 from smalearn.ssm.semiseparable import Semiseparable
 from smalearn.testing import TOLERANCE
 
-__all__ = ["block_ranks", "from_dense"]
-
 
 def block_ranks(M: torch.Tensor, tolerance: float | None = None, diagonal: int = 0) -> torch.Tensor:
     """The rank of every largest block of the lower triangle: entry k is the rank of M[k:, :k+1].

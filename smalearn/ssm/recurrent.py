@@ -6,8 +6,6 @@ from smalearn._structured import widen
 from smalearn.ssm.semiseparable import Semiseparable
 from smalearn.ssm.transitions import check_generators, recur, start, states
 
-__all__ = ["check_ssm", "ssm_matrix", "ssm_recurrent", "ssm_states"]
-
 
 def ssm_recurrent(
     X: torch.Tensor,

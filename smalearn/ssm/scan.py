@@ -11,8 +11,6 @@ from smalearn.contractions import contract
 from smalearn.ssm.recurrent import check_ssm
 from smalearn.ssm.transitions import start, transitions
 
-__all__ = ["ScanCost", "scan_by_doubling", "scan_by_pairs", "scan_cost", "ssm_scan"]
-
 Elements = tuple[torch.Tensor, ...]
 Combine = Callable[[Elements, Elements], Elements]
 

@@ -8,8 +8,6 @@ from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes, check
 from smalearn._structured import Structured, check_operand, widen
 from smalearn.ssm.transitions import check_generators, recur, start, transitions
 
-__all__ = ["Semiseparable"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Semiseparable(Structured):

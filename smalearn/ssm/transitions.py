@@ -4,50 +4,36 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from smalearn._checks import ShapeError, broadcast_shapes, check_dtypes, check_float32_or, check_shapes
+from smalearn._checks import ShapeError, broadcast_shapes, check_operands, check_tensor
 from smalearn._structured import widen
-
-__all__ = ["check_generators", "full_transitions", "recur", "start", "states", "transitions"]
 
 SHAPES = {-1: "(..., T)", 0: "(..., T, N)", 1: "(..., T, N, N)"}
 
 
 def check_generators(function: str, A: torch.Tensor, B: torch.Tensor, **others: tuple[torch.Tensor, str]) -> None:
-    """Check that A, B and the other operands of a recurrence fit together.
+    """Check that A, B (..., T, N) and the other operands of a recurrence fit together.
 
-    Args:
-        function: name of the public function, which opens every message.
-        A: (..., T), (..., T, N) or (..., T, N, N): one axis less than B, as many, or one more.
-        B: (..., T, N).
-        others: by name, a tensor and its trailing axes; those with a time axis have the dtype of B.
-
-    Raises:
-        ShapeError: A.ndim matches none of the layouts, or an axis has two sizes.
-        ValueError: a dtype or device differs.
+    A has one axis less than B, as many, or one more. `others` are tensors with their trailing axes, by name; those with
+    a time axis have the dtype of B.
     """
-    check_dtypes(function, {"B": B} | {name: x for name, (x, axes) in others.items() if "t" in axes})
-    alone = {"A": A} | {name: x for name, (x, axes) in others.items() if "t" not in axes}
-    for name, x in alone.items():
-        check_dtypes(function, {name: x})
-    if A.ndim - B.ndim not in SHAPES:
-        expected = ", ".join(f"{B.ndim + extra} for {shape}" for extra, shape in SHAPES.items())
-        raise ShapeError(f"{function}: A has {A.ndim} axes, expected {expected}")
-    axes = {-1: "t", 0: "tn", 1: "tnn"}[A.ndim - B.ndim]
-    check_shapes(function, {"B": (B, "tn"), "A": (A, axes)} | others)
-    for name, x in alone.items():
-        check_float32_or(function, name, x, "B", B)
+
+    def axes():
+        if A.ndim - B.ndim not in SHAPES:
+            expected = ", ".join(f"{B.ndim + extra} for {shape}" for extra, shape in SHAPES.items())
+            raise ShapeError(f"{function}: A has {A.ndim} axes, expected {expected}")
+        return {-1: "t", 0: "tn", 1: "tnn"}[A.ndim - B.ndim]
+
+    check_tensor(function, "A", A)
+    tokens = {name: pair for name, pair in others.items() if "t" in pair[1]}
+    alone = {name: pair for name, pair in others.items() if name not in tokens}
+    check_operands(function, {"B": (B, "tn")} | tokens, {"A": (A, axes)} | alone)
 
 
 def transitions(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, Callable, Callable]:
-    """A with time as its third last axis, and what its structure makes of two products.
+    """A with time as its third last axis, and what its structure, which its number of axes says, makes of two products.
 
-    Args:
-        A: (..., T), (..., T, N) or (..., T, N, N), which the number of axes of B decides.
-        B: (..., T, N).
-
-    Returns:
-        A as (..., T, 1, 1), (..., T, 1, N) or (..., T, N, N); `act(A_t, state)`, A_t times the state (..., P, N) of
-        every channel; `compose(A_t, A_s)`, the product A_t A_s.
+    A comes as (..., T, 1, 1), (..., T, 1, N) or (..., T, N, N), then `act(A_t, state)`, A_t times the state (..., P, N)
+    of every channel, and `compose(A_t, A_s)`, the product A_t A_s.
     """
     if A.ndim > B.ndim:
         return A, lambda a, state: state @ a.mT, torch.matmul

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError, brief, broadcast_shapes, check_dtypes, check_finite, check_shapes
+from smalearn._checks import ShapeError, brief, check_dtypes, check_finite, check_shapes
 from smalearn._structured import Structured, check_operand, html_table
-
-__all__ = ["Weight", "check_factors", "matrix", "normal", "parameter", "split", "truncated"]
 
 
 class Weight(Structured, nn.Module, ABC):
@@ -115,11 +113,7 @@ class Weight(Structured, nn.Module, ABC):
         """
         self._check("bilinear", "x", x, 0)
         self._check("bilinear", "y", y, 1)
-        try:
-            broadcast_shapes(x.shape[:-1], y.shape[:-1])
-        except ValueError:
-            axes = f"leading axes {tuple(y.shape[:-1])} of y do not broadcast with {tuple(x.shape[:-1])} of x"
-            raise ShapeError(f"{type(self).__name__}.bilinear: {axes}") from None
+        check_shapes(f"{type(self).__name__}.bilinear", {"x": (x, "m"), "y": (y, "n")})
         return torch.linalg.vecdot(x.conj(), self._apply_to(y))
 
     def _apply_to(self, x):
@@ -184,20 +178,7 @@ class _Rows(torch.autograd.Function):
 
 
 def check_factors(function: str, factors: Mapping[str, tuple[torch.Tensor, str]]) -> dict[str, int]:
-    """Check that factors share dtype and device, have just the named axes, and agree on their sizes.
-
-    Args:
-        function: name of the class, which opens every message.
-        factors: for each argument's name, the tensor and its axes, one letter each.
-
-    Returns:
-        The size of each axis letter.
-
-    Raises:
-        ShapeError: a factor does not have that many axes, or two disagree about a size.
-        TypeError: a factor is not a tensor.
-        ValueError: a factor has no floating dtype, or another dtype or device than the first.
-    """
+    """Check that factors share dtype and device, have just the named axes, and agree on their sizes; return these."""
     check_dtypes(function, {name: factor for name, (factor, _) in factors.items()})
     for name, (factor, axes) in factors.items():
         if factor.ndim != len(axes):
@@ -217,13 +198,7 @@ def parameter(factor: torch.Tensor) -> nn.Parameter:
 
 
 def matrix(function: str, M: torch.Tensor) -> torch.Tensor:
-    """The matrix that a weight is fitted to, checked, without gradients.
-
-    Raises:
-        ShapeError: M does not have two axes.
-        TypeError: M is not a tensor.
-        ValueError: M has no floating dtype, or (on a CPU) a number that is not finite.
-    """
+    """The matrix (m, n) that a weight is fitted to, checked to be finite, without gradients."""
     check_dtypes(function, {"M": M})
     if M.ndim != 2:
         raise ShapeError(f"{function}: M needs axes (m, n), got shape {tuple(M.shape)}")
@@ -232,11 +207,7 @@ def matrix(function: str, M: torch.Tensor) -> torch.Tensor:
 
 
 def split(function: str, argument: str, count: int, **sizes: int) -> None:
-    """Check that a count divides every named size.
-
-    Raises:
-        ValueError: naming function, argument, and all counts that would fit.
-    """
+    """Check that a count divides every named size; the message names all counts that do."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1 or any(n % count for n in sizes.values()):
         fitting = [k for k in range(1, min(sizes.values()) + 1) if not any(n % k for n in sizes.values())]
         named = " and ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -245,17 +216,10 @@ def split(function: str, argument: str, count: int, **sizes: int) -> None:
 
 
 def truncated(M: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Factors of the nearest matrix of rank at most `rank` to each of M (Eckart, Young): M ≈ L R^T.
+    """Factors L (..., m, r), R (..., n, r) of the matrix of rank ≤ r nearest to each of M (Eckart, Young): M ≈ L R^T.
 
     Both get the square root of each singular value; columns of zeros fill up where `rank` exceeds that of any such
     matrix. Computed in float64, then rounded.
-
-    Args:
-        M: (..., m, n).
-        rank: r ≥ 0.
-
-    Returns:
-        L of shape (..., m, r) and R of shape (..., n, r).
     """
     U, S, Vh = torch.linalg.svd(M.to(torch.promote_types(M.dtype, torch.float64)), full_matrices=False)
     kept = min(rank, S.shape[-1])

@@ -5,8 +5,6 @@ import torch
 from smalearn._checks import check_count, seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, split, truncated
 
-__all__ = ["BlockDiagonal", "BlockLowRank"]
-
 
 class BlockDiagonal(Weight):
     """M = ⊕_k W_k: p blocks on the diagonal, each full; features of different blocks never meet.
@@ -38,9 +36,6 @@ class BlockDiagonal(Weight):
             blocks: p, a divisor of both.
             seed: of the draw.
             dtype: torch's default if None.
-
-        Returns:
-            The weight.
 
         Raises:
             ValueError: a size is not an integer ≥ 1, or blocks does not divide m and n.

@@ -4,20 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["direct_sum", "expand", "project"]
-
 
 def project(F: torch.Tensor, sizes: Sequence[int], X: torch.Tensor) -> torch.Tensor:
-    """(⊕_k F_k^T) X: every block of X is met by its own block of F.
-
-    Args:
-        F: (size, r), the blocks F_k below each other.
-        sizes: rows of each of the p blocks.
-        X: (size, columns).
-
-    Returns:
-        (p, r, columns). Cost: size·r·columns multiply-adds.
-    """
+    """(⊕_k F_k^T) X, (p, r, columns): each block of X (size, columns) meets its own rows of F (size, r)."""
     if len(set(sizes)) == 1:
         p = len(sizes)
         return torch.bmm(F.unflatten(0, (p, -1)).mT, X.unflatten(0, (p, -1)))

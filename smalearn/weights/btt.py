@@ -8,8 +8,6 @@ import torch
 from smalearn._checks import check_count, check_type, seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
 
-__all__ = ["BlockTensorTrain", "balanced_sizes", "check_sizes", "check_sizes_of"]
-
 
 class BlockTensorTrain(Weight):
     """M = P_L (⊕_j L_j) P_R (⊕_k R_k^T), equation (11): mix within blocks, regroup, mix within the new blocks, regroup.
@@ -85,9 +83,6 @@ class BlockTensorTrain(Weight):
             seed: of the draw.
             dtype: torch's default if None.
 
-        Returns:
-            The weight, (a·b, c·d).
-
         Raises:
             ValueError: a size is not an integer ≥ 1.
         """
@@ -152,15 +147,7 @@ def balanced_sizes(m: int, n: int) -> tuple[int, int, int, int]:
 
 
 def check_sizes(function: str, sizes: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Check that sizes are four integers ≥ 1.
-
-    Returns:
-        (a, b, c, d).
-
-    Raises:
-        TypeError: sizes is not a list.
-        ValueError: naming function, argument, expected and got.
-    """
+    """Check that sizes are four integers ≥ 1, and return them."""
     check_type(function, "sizes", sizes, Sequence)
     if len(sizes) != 4:
         raise ValueError(f"{function}: sizes must be (a, b, c, d), got {sizes!r}")
@@ -168,14 +155,7 @@ def check_sizes(function: str, sizes: tuple[int, int, int, int]) -> tuple[int, i
 
 
 def check_sizes_of(function: str, M: torch.Tensor, sizes: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Check that sizes multiply to the shape of M: a·b = m and c·d = n.
-
-    Returns:
-        (a, b, c, d).
-
-    Raises:
-        ValueError: naming function, argument, expected, got and all pairs that fit.
-    """
+    """Check that sizes multiply to the shape of M: a·b = m and c·d = n; the message names all pairs that do."""
     a, b, c, d = check_sizes(function, sizes)
     for names, pair, size in (("(a, b)", (a, b), M.shape[0]), ("(c, d)", (c, d), M.shape[1])):
         if prod(pair) != size:

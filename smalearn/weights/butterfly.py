@@ -6,8 +6,6 @@ from smalearn._checks import ShapeError, check_count, check_dtypes, seeded
 from smalearn.weights.base import Weight, matrix, normal, parameter
 from smalearn.weights.btt import BlockTensorTrain
 
-__all__ = ["Butterfly"]
-
 
 class Butterfly(Weight):
     """M = B_k ... B_2 B_1 with n = 2^k: factor i mixes the features whose numbers differ in bit i alone.
@@ -43,9 +41,6 @@ class Butterfly(Weight):
             seed: of the draw.
             dtype: torch's default if None.
 
-        Returns:
-            The weight.
-
         Raises:
             ValueError: n is not a power of two.
         """
@@ -61,9 +56,6 @@ class Butterfly(Weight):
 
         Args:
             M: (n, n), n a power of two from 2 on.
-
-        Returns:
-            The weight.
 
         Raises:
             ShapeError: M does not have two axes, or is not square.

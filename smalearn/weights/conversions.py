@@ -21,8 +21,6 @@ from smalearn.weights.lowrank import LowRank
 from smalearn.weights.mlbtc import MultiLevelBlockTensorContraction
 from smalearn.weights.mlr import MultiLevelLowRank
 
-__all__ = ["as_btt", "as_mlbtc", "as_mlr"]
-
 
 def as_btt(weight: Weight) -> BlockTensorTrain:
     """A block diagonal, Kronecker, butterfly or Monarch matrix as a block tensor train of rank 1; one stays as it is.

@@ -6,8 +6,6 @@ from smalearn._checks import seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
 from smalearn.weights.btt import check_sizes, check_sizes_of
 
-__all__ = ["Kronecker"]
-
 
 class Kronecker(Weight):
     """M = A ⊗ B: M[(a b), (c d)] = A[a, c] B[b, d].
@@ -40,9 +38,6 @@ class Kronecker(Weight):
             sizes: (a, b, c, d).
             seed: of the draw.
             dtype: torch's default if None.
-
-        Returns:
-            The weight, (a·b, c·d).
 
         Raises:
             ValueError: a size is not an integer ≥ 1.

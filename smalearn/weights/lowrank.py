@@ -5,8 +5,6 @@ import torch
 from smalearn._checks import check_count, seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
 
-__all__ = ["LowRank"]
-
 
 class LowRank(Weight):
     """M = L R^T: everything passes through r numbers.
@@ -43,9 +41,6 @@ class LowRank(Weight):
             rank: r.
             seed: of the draw.
             dtype: torch's default if None.
-
-        Returns:
-            The weight.
 
         Raises:
             ValueError: a size is not an integer ≥ 1.

@@ -13,8 +13,6 @@ from smalearn.weights.blocks import direct_sum, expand, project
 from smalearn.weights.btt import BlockTensorTrain
 from smalearn.weights.mlr import MultiLevelLowRank
 
-__all__ = ["Level", "MultiLevelBlockTensorContraction"]
-
 NAME = "MultiLevelBlockTensorContraction"
 
 
@@ -82,9 +80,6 @@ class MultiLevelBlockTensorContraction(Weight):
             seed: of the draw.
             dtype: torch's default if None.
 
-        Returns:
-            The weight.
-
         Raises:
             ShapeError: m or n differs between levels.
             ValueError: the two lists differ in length, r'_l·p'_l is not r_l·p_l, or an order is not a permutation of
@@ -115,9 +110,6 @@ class MultiLevelBlockTensorContraction(Weight):
             sizes: (a, b, c, d) with a·b = m and c·d = n.
             rank: s.
 
-        Returns:
-            The weight.
-
         Raises:
             ShapeError: M does not have two axes.
             ValueError: M has no floating dtype, a size is not an integer ≥ 1, or the sizes do not multiply to (m, n).
@@ -126,27 +118,13 @@ class MultiLevelBlockTensorContraction(Weight):
 
     @classmethod
     def from_mlr(cls, weight: MultiLevelLowRank) -> "MultiLevelBlockTensorContraction":
-        """Multi-level low rank as one: the same blocks on both sides, all α_l = 1, nothing permuted (appendix C).
-
-        Args:
-            weight: any multi-level low rank matrix.
-
-        Returns:
-            The same matrix, with factors of its own.
-        """
+        """Multi-level low rank as one: the same blocks on both sides, all α_l = 1, nothing permuted (appendix C)."""
         L, R = (factor.detach().clone().split(weight.ranks, 1) for factor in (weight.L, weight.R))
         return cls(L, R, [Level(*sizes) for sizes in zip(weight.rows, weight.columns, strict=True)])
 
     @classmethod
     def from_btt(cls, weight: BlockTensorTrain) -> "MultiLevelBlockTensorContraction":
-        """A block tensor train as one: a single level with p' = b, p = c, r' = c·s, r = b·s (appendix C).
-
-        Args:
-            weight: any block tensor train.
-
-        Returns:
-            The same matrix, with factors of its own.
-        """
+        """A block tensor train as one: a single level with p' = b, p = c, r' = c·s, r = b·s (appendix C)."""
         a, b, c, d = weight.sizes
         left = torch.arange(b * a).view(b, a).mT.flatten()
         right = torch.arange(c * b * weight.rank).view(c, b, -1).transpose(0, 1).flatten()

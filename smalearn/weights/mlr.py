@@ -9,8 +9,6 @@ from smalearn._checks import ShapeError, check_count, check_counts, check_type, 
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, split, truncated
 from smalearn.weights.blocks import direct_sum, expand, project
 
-__all__ = ["MultiLevelLowRank"]
-
 Blocks = int | tuple[Sequence[int], Sequence[int]]
 
 
@@ -60,9 +58,6 @@ class MultiLevelLowRank(Weight):
             seed: of the draw.
             dtype: torch's default if None.
 
-        Returns:
-            The weight.
-
         Raises:
             ValueError: a level lacks a rank or blocks, p_l does not divide m and n, or sizes do not sum to m and n.
         """
@@ -91,9 +86,6 @@ class MultiLevelLowRank(Weight):
             ranks: r_l of every level.
             blocks: of every level p_l, or two lists of sizes.
             sweeps: over all levels.
-
-        Returns:
-            The weight.
 
         Raises:
             ShapeError: M does not have two axes.

@@ -5,8 +5,6 @@ import torch
 from smalearn._checks import ShapeError
 from smalearn.weights.btt import BlockTensorTrain
 
-__all__ = ["Monarch"]
-
 
 class Monarch(BlockTensorTrain):
     """M = P_L (⊕_b L_b) P_R (⊕_c R_c^T) with s = 1: two block diagonal matrices, features regrouped between and after.
@@ -38,9 +36,6 @@ class Monarch(BlockTensorTrain):
             sizes: (a, b, c, d), such as `balanced_sizes(m, n)`.
             seed: of the draw.
             dtype: torch's default if None.
-
-        Returns:
-            The weight, (a·b, c·d).
 
         Raises:
             ValueError: a size is not an integer ≥ 1.

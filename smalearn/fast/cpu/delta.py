@@ -35,8 +35,6 @@ from smalearn.linear_attention.delta import weigh_keys
 from smalearn.linear_attention.generalized_delta import correct_in_chunks
 from smalearn.linear_attention.inputs import key_gate
 
-__all__ = ["delta_rule_cpu_unchecked"]
-
 CHUNK_LEN = 16
 """32 takes 1.2 times as long forward, 1.05 with gradients (T = 2048, 8 heads, N = P = 64, one thread of an EPYC)."""
 CACHE = 1 << 21
@@ -47,15 +45,7 @@ ABOVE_ONE = 1 + 1e-4
 """A β r·k from which on A is computed in float64; with unit keys and β = 1 it is 1 but for rounding."""
 
 
-def delta_rule_cpu_unchecked(
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    beta: torch.Tensor,
-    log_a: torch.Tensor | None,
-    initial_state: torch.Tensor | None,
-    read: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def delta_rule_cpu_unchecked(Q, K, V, beta, log_a, initial_state, read=None):
     """`fast.delta_rule` on a CPU, of tensors that have been checked, with one decay per token or none.
 
     With `read` (..., T, N) these keys read the memory, and K are those along which is erased and written.
@@ -93,14 +83,8 @@ class Block(NamedTuple):
 class DeltaScan(FoldedScan):
     """The delta rule for one part of the batch, of b·g = n heads with keys of their own; the state is (n, N, 1, P).
 
-    Args:
-        V: (b, g, 1, T, P).
-        log_a: (b, g, 1, T), or None.
-        K: (b, g, 1, T, N).
-        Q: (b, g, 1, T, N).
-        beta: (b, g, 1, T).
-        read: (b, g, 1, T, N), or None for K.
-        block: tokens of a block, from `_block_len`.
+    V is (b, g, 1, T, P), log_a (b, g, 1, T) or None, K, Q and read (b, g, 1, T, N), the last None for K, beta (b, g, 1,
+    T); `block` counts the tokens of a block, from `_block_len`.
     """
 
     def __init__(self, V, log_a, K, Q, beta, read, block):

@@ -18,8 +18,6 @@ import torch
 
 from smalearn.fast.cpu.scan import Scan, flow
 
-__all__ = ["FoldedScan", "decay_"]
-
 STRONGEST = -40.0
 """Least sum of a chunk's log_a. float32 ends at exp(88), and B and C need room."""
 

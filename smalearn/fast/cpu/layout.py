@@ -7,22 +7,12 @@ import torch
 from smalearn._checks import broadcast_shapes
 from smalearn.fast.cpu.tiling import Tiling
 
-__all__ = ["Layout"]
-
 
 class Layout:
     """Split the leading axes into KV heads and, for each of them, the query heads that share its keys.
 
-    Args:
-        Q: (..., T, N).
-        K: (..., T, N).
-        V: (..., T, P).
-        bias: (..., T, T), or None.
-
-    Attributes:
-        leading: all leading axes, broadcast.
-        heads: number of KV heads.
-        queries: query heads for each KV head.
+    Of Q and K (..., T, N), V (..., T, P) and a bias (..., T, T) or None. `leading` are all leading axes, broadcast,
+    `heads` the number of KV heads, `queries` that of the query heads of each.
     """
 
     def __init__(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, bias: torch.Tensor | None):

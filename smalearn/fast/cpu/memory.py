@@ -5,8 +5,6 @@ import sys
 
 import torch
 
-__all__ = ["empty_like"]
-
 LARGE = 32 << 20
 """Bytes from which on glibc maps memory anew for every tensor, however many were freed before."""
 PAGE = 4096
@@ -14,17 +12,10 @@ MADV_HUGEPAGE = 14  # <sys/mman.h> of Linux
 
 
 def empty_like(x: torch.Tensor) -> torch.Tensor:
-    """`torch.empty_like` whose result, if it is large, may lie on huge pages; Linux alone can be asked for them.
+    """Like `torch.empty_like`, on huge pages if x is large and on a CPU; Linux alone can be asked for them.
 
     Filling 34 MB for the first time then takes 2 ms in place of 15, and `ssd_cpu` 57 in place of 67 (T = 16384, 8
-    heads, P = N = 64, one thread of an AMD EPYC, median of 15). Where the system has no huge pages it is
-    `torch.empty_like`: advice may be declined.
-
-    Args:
-        x: a tensor on the CPU.
-
-    Returns:
-        Uninitialised memory of x's shape, dtype and layout.
+    heads, P = N = 64, one thread of an AMD EPYC, median of 15). Advice may be declined: then it is `torch.empty_like`.
     """
     y = torch.empty_like(x)
     size = y.numel() * y.element_size()

@@ -21,8 +21,6 @@ import torch
 from smalearn.fast.cpu.layout import Layout
 from smalearn.fast.cpu.tiling import Tiling
 
-__all__ = ["LOG2E", "forward", "gradients", "lay_out", "layout_and_tiling", "shapes"]
-
 LOG2E = 1 / math.log(2)
 LOWEST = -1e30
 """Far below any score, far above -inf, so that the difference of two is a number."""

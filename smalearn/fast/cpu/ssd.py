@@ -34,8 +34,6 @@ from smalearn.fast.cpu.scan import Scan, batch_parts, block_len, states_of_block
 from smalearn.fast.groups import grouped
 from smalearn.linear_attention.chunked import in_chunks
 
-__all__ = ["ssd_cpu", "ssd_cpu_unchecked"]
-
 
 def ssd_cpu(
     X: torch.Tensor,

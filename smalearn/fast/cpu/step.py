@@ -6,35 +6,17 @@ import torch
 
 from smalearn._checks import ShapeError, broadcast_shapes, check_signs, check_ssd
 
-__all__ = ["ssd_step_"]
-
 
 def ssd_step_(
     x: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor, state: torch.Tensor
 ) -> torch.Tensor:
     """`ssd_step` that overwrites the state, for decoding without new memory; no gradient flows through it.
 
-    The heads that share B and C are rows of one matrix, so that a step is a rank-1 update and one product.
-
-    Args:
-        x: (..., P) input.
-        log_a: (...) log decay ≤ 0.
-        B: (..., N).
-        C: (..., N).
-        state: (..., P, N), contiguous, with all leading axes; dtype of x or float32. It is overwritten.
-
-    Returns:
-        y (..., P), dtype of x.
-
-    Raises:
-        ShapeError: an axis has two sizes, or the state has not all leading axes.
-        ValueError: a dtype or device differs, log_a (on a CPU) is positive, or the state is not contiguous.
+    The heads that share B and C are rows of one matrix, so that a step is a rank-1 update and one product. Arguments,
+    result and errors are those of `fast.ssd_step_`.
 
     Cost:
         3·N·P multiply-adds; it passes over the state three times, part by part, so that memory sees one of them.
-
-    Source:
-        Dao and Gu 2024 (Mamba-2), section 2.
     """
     try:
         plan = _plan(*[(z.shape, z.dtype, z.device, z.layout) for z in (x, log_a, B, C, state)])
@@ -79,9 +61,8 @@ Double takes 3 times as long, half the same (one thread of an AMD EPYC).
 def _plan(*kinds):
     """Check a step on operands of these shapes, dtypes, devices and layouts; say how its state lies as matrices.
 
-    Returns:
-        Shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; shape and
-        dtype of y.
+    That is the shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; shape
+    and dtype of y.
     """
     if any(layout is not torch.strided for *_, layout in kinds):
         raise TypeError("sparse")  # which one, says the caller

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Square", "Tiling"]
-
 DIAGONAL = 64
 """Least size of the squares on the diagonal, where T is as large: one product takes many levels of tiny blocks.
 

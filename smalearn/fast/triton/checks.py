@@ -6,8 +6,6 @@ from smalearn._checks import check_ssd
 from smalearn.fast.triton import launch
 from smalearn.fast.triton.configs import LARGEST
 
-__all__ = ["DTYPES", "MOST", "check_grid", "check_operands", "check_programs", "check_triton", "strided"]
-
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MOST = 65535
 """Programs on the second and third axis of a GPU's grid."""

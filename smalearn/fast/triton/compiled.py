@@ -22,8 +22,6 @@ from smalearn.fast import tile
 from smalearn.fast.jit import Kernel
 from smalearn.fast.strict import outside
 
-__all__ = ["Compiled", "Launch", "compile_for"]
-
 TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64"}
 HEAD = "import triton\nimport triton.language as tl"
 SCRIPT = """
@@ -70,43 +68,23 @@ class Launch(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """What the compiler made of a program.
+    """What the compiler made of a program."""
 
-    Attributes:
-        kernel: its name.
-        registers: of each thread, 255 at most.
-        spilled: bytes of each thread that found no register and lie in memory.
-        shared: bytes of shared memory of each program.
-        wgmma: instructions of Hopper's matrix units, for tiles that come from shared memory.
-        mma: those of other GPUs' since 2020, for tiles in registers.
-        tcgen05: those of data centre Blackwell's.
-    """
-
-    kernel: str
-    registers: int
-    spilled: int
-    shared: int
-    wgmma: int
-    mma: int
-    tcgen05: int
+    kernel: str  # its name
+    registers: int  # of each thread, 255 at most
+    spilled: int  # bytes of each thread that found no register and lie in memory
+    shared: int  # bytes of shared memory of each program
+    wgmma: int  # instructions of Hopper's matrix units, for tiles that come from shared memory
+    mma: int  # those of other GPUs' since 2020, for tiles in registers
+    tcgen05: int  # those of data centre Blackwell's
 
 
 def compile_for(target: str, launches: Iterable[Launch]) -> list[Compiled]:
-    """Compile the programs of some launches.
+    """Compile the programs of some launches for an architecture such as "sm90", each pair of program and types once.
 
-    Args:
-        target: architecture of the GPU, such as "sm90".
-        launches: what is launched; each pair of a program and types of arguments is compiled once.
-
-    Returns:
-        One for each launch.
-
-    Raises:
-        RuntimeError: the compiler refuses a program, with its last words; a source cannot be read.
-
-    Cost:
-        A process; a second for each program, ten and more for large products without matrix units. Triton keeps what
-        it has compiled, and finds it the next time.
+    It returns one `Compiled` for each launch; RuntimeError, with the compiler's last words, where it refuses a program.
+    It takes a process, and a second for each program, ten and more for large products without matrix units. Triton
+    keeps what it has compiled, and finds it the next time.
     """
     launches = list(launches)
     kernels = {name: kernel for launch in launches for name, kernel in _needed(launch.kernel).items()}

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["LARGE", "LARGEST", "SHARED", "Config", "config", "padded", "without_matrix_units"]
-
 LARGEST = 256
 """Largest P and N: a state of N rows must fit a program's registers."""
 LARGE = {"sm80", "sm90", "sm100", "sm103"}
@@ -15,19 +13,12 @@ SHARED = {"sm75": 64, "sm80": 163, "sm86": 99, "sm89": 99, "sm90": 227, "sm100":
 
 
 class Config(NamedTuple):
-    """Sizes of one launch.
+    """Sizes of one launch."""
 
-    Attributes:
-        chunk_len: tokens of a chunk, a power of two from 16 to 128.
-        tile: columns of P that a program holds, a power of two from 16.
-        num_warps: warps of a program, of 32 threads each.
-        num_stages: chunks whose loads are under way at once.
-    """
-
-    chunk_len: int
-    tile: int
-    num_warps: int
-    num_stages: int
+    chunk_len: int  # tokens of a chunk, a power of two from 16 to 128
+    tile: int  # columns of P that a program holds, a power of two from 16
+    num_warps: int  # warps of a program, of 32 threads each
+    num_stages: int  # chunks whose loads are under way at once
 
 
 def padded(size: int) -> int:
@@ -39,25 +30,14 @@ def without_matrix_units(architecture: str, dtype: torch.dtype) -> bool:
     """Tell whether products are done by the ordinary units: in float32, and on GPUs older than Ampere (sm75, T4).
 
     A T4 has matrix units, but Triton 3.7 has no instructions for them.
-
-    Args:
-        architecture: of the GPU, such as "sm75".
-        dtype: of the operands.
     """
     return dtype == torch.float32 or architecture in ("sm70", "sm75")
 
 
 def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> tuple[Config, Config, Config]:
-    """Sizes for the scans over time, and for the backward of the chunks: of inputs, and of maps.
+    """Sizes for the scans over time, and for the backward of the chunks, of inputs and of maps: all of one chunk_len.
 
-    Args:
-        architecture: of the GPU, such as "sm90"; "cpu" where there is none.
-        head_dim: P.
-        state: N.
-        dtype: of X.
-
-    Returns:
-        Three configurations of the same chunk_len.
+    The architecture is that of the GPU, such as "sm90"; "cpu" where there is none.
     """
     head_dim, state = padded(head_dim), padded(state)
     if architecture == "cpu":  # interpreted: the fewer operations the better

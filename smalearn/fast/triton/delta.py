@@ -33,8 +33,6 @@ from smalearn.fast.triton.plan import architecture
 from smalearn.fast.triton.ssd import sums_of, triton_handles
 from smalearn.linear_attention.delta import check_delta
 
-__all__ = ["delta_handles", "delta_rule_forward", "delta_rule_of", "delta_rule_tiles", "delta_rule_triton"]
-
 CHUNK_LEN = 16
 """Tokens of a chunk: with 32, an H200 takes 1.5 times as long."""
 
@@ -158,29 +156,13 @@ def delta_rule_triton(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gated delta rule by Triton: the same function as `linear_attention.delta_rule_chunked`, for a GPU.
 
-    H' = exp(log_a_t) H_(t-1), H_t = H' + β_t (v_t - H' k_t) k_t^T, y_t = H_t q_t. Two calls give the same bits. Tensors
-    on a CPU go through Triton's interpreter, which is for learning and tests.
-
+    Two calls give the same bits. Tensors on a CPU go through Triton's interpreter, which is for learning and tests.
     Forward only: no gradient flows through it. `fast.delta_rule` calls it where none is asked for, and takes
     `delta_rule_chunked` where one is.
 
-    Args:
-        Q: (..., T, N) queries, dtype of V.
-        K: (..., T, N) keys, of norm 1 as a rule, dtype of V; N from 1 to 256.
-        V: (..., T, P) values, float32, float16 or, on a GPU, bfloat16; P from 1 to 256.
-        beta: (..., T) strength of the correction, from 0 to 2; dtype of V or float32.
-        log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of V or float32; None for no decay.
-        initial_state: (..., P, N) state before the first token, dtype of V or float32; zeros if None.
-
-    Returns:
-        Y (..., T, P), dtype and, without broadcasting, memory layout of V, and the state after the last token
-        (..., P, N), float32.
-
-    Raises:
-        ShapeError: an axis has two sizes.
-        ValueError: a dtype or device differs or is not supported, log_a has a gate per key feature or (on a CPU) is
-            positive, beta (on a CPU) is not in [0, 2], P or N is 0 or too large.
-        RuntimeError: Triton is missing, or does not interpret though there is no GPU.
+    Arguments, results and errors are those of `delta_rule_chunked`, with V in float32, float16 or, on a GPU, bfloat16,
+    P and N from 1 to 256, and log_a one decay per token or None; the state is float32, Y lies in memory as V does.
+    RuntimeError if Triton is missing, or does not interpret though there is no GPU.
 
     Cost:
         T·Q·(N + 96 + N·tiles + 2·P) + 3·T·N·P multiply-adds for each head, with chunks of Q = 16 tokens and P in tiles
@@ -226,27 +208,11 @@ def delta_rule_tiles(
     return delta_rule_of("on_tiles", Q, K, V, beta, log_a, initial_state)
 
 
-def delta_handles(
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    beta: torch.Tensor,
-    log_a: torch.Tensor | None,
-    initial_state: torch.Tensor | None,
-) -> bool:
+def delta_handles(Q, K, V, beta, log_a, initial_state):
     """Tell whether `delta_rule_triton` computes what is asked for: on a GPU, of a dtype and sizes that it takes.
 
-    Args:
-        Q: (..., T, N) queries.
-        K: (..., T, N) keys.
-        V: (..., T, P) values.
-        beta: (..., T).
-        log_a: (..., T), (..., T, N) or None.
-        initial_state: (..., P, N) or None.
-
-    Returns:
-        True if Triton is there too, no decay is one per key feature, and values alone are asked for: no derivative, and
-        none of the transforms of `torch.compile` and `torch.func`, which see no program.
+    So it is if Triton is there too, no decay is one per key feature, and values alone are asked for: no derivative, and
+    none of the transforms of `torch.compile` and `torch.func`, which see no program.
     """
     if not triton_handles(V, K) or (log_a is not None and log_a.ndim >= K.ndim):
         return False
@@ -258,29 +224,8 @@ def delta_handles(
 
 
 @torch.no_grad()
-def delta_rule_of(
-    run: str,
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    beta: torch.Tensor,
-    log_a: torch.Tensor | None,
-    initial_state: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`delta_rule_triton` of operands that are checked.
-
-    Args:
-        run: name of the function of `launch` that runs programs.
-        Q: (..., T, N).
-        K: (..., T, N).
-        V: (..., T, P).
-        beta: (..., T).
-        log_a: (..., T), or None.
-        initial_state: (..., P, N), or None.
-
-    Returns:
-        Y (..., T, P) and the last state (..., P, N).
-    """
+def delta_rule_of(run, Q, K, V, beta, log_a, initial_state):
+    """`delta_rule_triton` of operands that are checked, by the function of `launch` of the name `run`."""
     (V, log_a, K, Q, state, beta, _), restore = grouped(V, log_a, K, Q, initial_state, beta)
     check_grid({"on_triton": "delta_rule_triton", "on_tiles": "delta_rule_tiles"}[run], V)
     batch, heads, _, length, head_dim = V.shape

@@ -17,8 +17,6 @@ from smalearn.fast.triton.compiled import Compiled, Launch, compile_for
 from smalearn.fast.triton.configs import SHARED
 from smalearn.testing import relative_rms
 
-__all__ = ["Report", "everywhere"]
-
 NO_TRITON = "Triton is missing (its packages are for Linux)"
 
 

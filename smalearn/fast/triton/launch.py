@@ -14,35 +14,23 @@ import torch
 from smalearn.fast import tile
 from smalearn.fast.strict import outside
 
-__all__ = ["assembler", "for_triton", "has_triton", "interprets", "on_tiles", "on_triton"]
-
 NUMBERS = ["length", "heads", "groups", "segments", "sequences"]
 """Parameters that change from call to call: a program is not compiled again for those that are 1 or divisible by 16."""
 
 
 def on_tiles(program: Callable, grid: tuple[int, ...], *operands: object, **constants: object) -> None:
-    """Run a program in the Triton emulator.
+    """Run a program in the Triton emulator; nothing runs if the grid has a 0.
 
-    Args:
-        program: of `programs`, `programs_backward`, `delta` or `multilevel`.
-        grid: number of programs on each axis; nothing runs if one is 0.
-        operands: its first arguments: a tensor on the CPU, float32 or float16; a tuple of a tensor and numbers; a
-            number or None.
-        constants: the others, by name, tensors too; num_warps and num_stages are for GPUs and have no meaning here.
+    The first arguments are its operands: a tensor on the CPU, float32 or float16; a tuple of a tensor and numbers; a
+    number or None. The others come by name, tensors too; num_warps and num_stages are for GPUs and have no meaning
+    here.
     """
     del constants["num_warps"], constants["num_stages"]
     tile.launch(program, grid, *map(_array, operands), **{name: _array(x) for name, x in constants.items()})
 
 
 def on_triton(program: Callable, grid: tuple[int, ...], *operands: object, **constants: object) -> None:
-    """Run a program on the GPU that holds the tensors, or in Triton's interpreter if they are on a CPU.
-
-    Args:
-        program: of `programs`, `programs_backward`, `delta` or `multilevel`.
-        grid: number of programs on each axis; nothing runs if one is 0.
-        operands: its first arguments: a tensor, a tuple of a tensor and numbers, a number or None.
-        constants: the others, by name, tensors too; with num_warps and num_stages.
-    """
+    """Run a program on the GPU that holds the tensors, in Triton's interpreter if they are on a CPU; see `on_tiles`."""
     if 0 in grid:
         return
     device = operands[0][0].device
@@ -72,13 +60,9 @@ def interprets() -> bool:
 def for_triton(function: Callable, called: bool = False) -> Callable:
     """Copy a program for Triton: its globals are Triton's `tl` in place of ours, and such copies of what it calls.
 
-    Args:
-        function: such a program, or one of `pieces`; or a learner's, as which a `Kernel` has it.
-        called: whether a program calls it, rather than a launch.
-
-    Returns:
-        What `triton.jit` makes of the copy. For a function that is called in the interpreter the copy itself: the
-        interpreter prepares all of `tl` for each call of a function that is jitted.
+    It is one of ours, or a learner's, as which a `Kernel` has it. What comes back is what `triton.jit` makes of the
+    copy; for a function that is `called` by a program, in the interpreter, the copy itself: the interpreter prepares
+    all of `tl` for each call of a function that is jitted.
     """
     import triton
     import triton.language as tl

@@ -5,7 +5,6 @@ gate are in the programs of SSD, which have the operands on the chip anyway. Bet
 arguments are kept.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,9 +16,8 @@ import torch.nn.functional as F
 from smalearn._checks import (
     ShapeError,
     broadcast_shapes,
-    check_dtypes,
-    check_float32_or,
     check_number,
+    check_operands,
     check_pair,
     check_shapes,
     check_tensor,
@@ -33,10 +31,7 @@ from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
 from smalearn.fast.triton.checks import check_grid, check_programs, check_triton
 from smalearn.fast.triton.plan import Plan
-from smalearn.fast.triton.ssd import Layer, backward, forward, ssd_of
-from smalearn.fast.triton.ssd import readable as ssd_readable
-
-__all__ = ["mamba2_ssd"]
+from smalearn.fast.triton.ssd import Layer, backward, by_sequence, forward, readable, ssd_of
 
 FUNCTION = "mamba2_ssd"
 
@@ -107,10 +102,12 @@ def mamba2_ssd(
     sizes = _check(x, B, C, others)
     borders = None if cu_seqlens is None else _borders(cu_seqlens, sizes)
     check_type(FUNCTION, "dt_softplus", dt_softplus, bool)
-    options = _Options(sizes["g"], (dt_softplus, *_limits(dt_limit)), borders)
+    options = _Options(sizes["g"], (dt_softplus, *check_limits(FUNCTION, "dt_limit", dt_limit)), borders)
     tensors = _Tensors(x, dt, A, B, C, D, z, dt_bias, initial_state)
     run = _runner(x, B)
-    return _in_one(run, options, tensors) if run else _in_steps(_by_sequence, options, tensors)
+    if run:
+        return _in_one(run, options, tensors)
+    return _in_steps(partial(by_sequence, ssd_cpu_unchecked), options, tensors)
 
 
 def _runner(x, B):
@@ -159,19 +156,6 @@ def _in_steps(scan: Callable, options: _Options, tensors: _Tensors):
     y = y if D is None else y + D[..., None] * x
     y = y if z is None else y * F.silu(z.to(wide))
     return y.to(x.dtype), _unfolded(options, H)
-
-
-def _by_sequence(X, log_a, B, C, states, borders):
-    """`ssd_cpu` for one sequence after the other."""
-    borders = [0, X.shape[-2]] if borders is None else borders
-    states = [None] * (len(borders) - 1) if states is None else states.unflatten(-2, (len(borders) - 1, -1)).unbind(-3)
-    outputs, ends = [], []
-    for (start, end), H in zip(itertools.pairwise(borders), states, strict=True):
-        now = slice(start, end)
-        Y, H = ssd_cpu_unchecked(X[..., now, :], log_a[..., now], B[..., now, :], C[..., now, :], H)
-        outputs.append(Y)
-        ends.append(H)
-    return (outputs[0], ends[0]) if len(ends) == 1 else (torch.cat(outputs, -2), torch.cat(ends, -2))
 
 
 def _in_one(run: str, options: _Options, tensors: _Tensors):
@@ -234,7 +218,7 @@ def _readable(tensors, settings):
     X, B, C, H, dt, A, bias, skip, gate = tensors
     softplus, least, greatest, *borders = settings
     used = _step_sizes(dt, bias, (bool(softplus), least, greatest))
-    Y, H = ssd_readable(((X * used).to(X.dtype), (A * used)[..., 0], B, C, H), borders)
+    Y, H = readable(((X * used).to(X.dtype), (A * used)[..., 0], B, C, H), borders)
     Y = Y if skip is None else Y + skip * X
     return (Y if gate is None else Y * F.silu(gate)).to(X.dtype), H
 
@@ -276,14 +260,11 @@ OPERATORS = {run: _operator(run) for run in ("on_triton", "on_tiles")}
 
 def _check(x, B, C, others):
     """Sizes of the axes, from shapes that fit; dtypes, devices, groups, and the sign of A if it is on a CPU."""
-    others = {name: pair for name, pair in others.items() if pair[0] is not None or name in ("dt", "A")}
-    check_dtypes(FUNCTION, {"x": x, "B": B, "C": C}, real=True)
-    for name, (tensor, _) in others.items():
-        check_dtypes(FUNCTION, {name: tensor}, real=True)
-    sizes = check_shapes(FUNCTION, {"x": (x, "thp"), "B": (B, "tgn"), "C": (C, "tgn")} | others)
+    for name in ("dt", "A"):
+        check_tensor(FUNCTION, name, others[name][0])
+    sizes = check_operands(FUNCTION, {"x": (x, "thp"), "B": (B, "tgn"), "C": (C, "tgn")}, others, real=True)
     for name, (tensor, axes) in others.items():
-        check_float32_or(FUNCTION, name, tensor, "x", x)
-        if axes == "h" and tensor.ndim > 1:
+        if axes == "h" and tensor is not None and tensor.ndim > 1:
             raise ShapeError(f"{FUNCTION}: {name} must have one axis (H), got shape {tuple(tensor.shape)}")
     if not sizes["g"] or sizes["h"] % sizes["g"]:
         raise ShapeError(f"{FUNCTION}: axis 'g' of B is {sizes['g']}, which does not divide {sizes['h']} heads of x")
@@ -293,12 +274,12 @@ def _check(x, B, C, others):
     return sizes
 
 
-def _limits(dt_limit):
+def check_limits(function, argument, limits):
     """The least and the greatest step size, as floats."""
-    limits = check_pair(FUNCTION, "dt_limit", dt_limit, "least", "greatest")
-    least, greatest = (float(check_number(FUNCTION, "dt_limit", limit)) for limit in limits)
+    pair = check_pair(function, argument, limits, "least", "greatest")
+    least, greatest = (float(check_number(function, argument, limit)) for limit in pair)
     if not (0 <= least <= greatest and least < math.inf):
-        raise ValueError(f"{FUNCTION}: dt_limit must be two numbers, 0 ≤ least ≤ greatest, got {dt_limit}")
+        raise ValueError(f"{function}: {argument} must be two numbers, 0 ≤ least ≤ greatest, got {limits}")
     return least, greatest
 
 

@@ -26,8 +26,6 @@ from smalearn.fast.triton.configs import LARGE, LARGEST, padded, without_matrix_
 from smalearn.fast.triton.pieces import put, read, write, zeros
 from smalearn.fast.triton.plan import architecture
 
-__all__ = ["attend", "multilevel_forward", "multilevel_handles"]
-
 
 def attend(
     q, k, v, y, log_sum, length, groups, heads, sizes: tl.constexpr, ends: tl.constexpr, widths: tl.constexpr,
@@ -124,24 +122,13 @@ def multilevel_forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Causal multi-level attention by Triton, and what a backward needs: Y = softmax(S) V and log Σ exp S.
 
-    `fast.multilevel_attention` is the function for use. It checks shapes and levels, calls this one on a GPU, and
-    has gradients. Tensors on a CPU go through Triton's interpreter, which is for learning and tests. Two calls give the
-    same bits.
-
-    Args:
-        Q: (..., T, N) queries, float32, float16 or, on a GPU, bfloat16; half precision only with the assembler that
-            `multilevel_handles` asks for. N from 1 to 256.
-        K: (..., T, N) keys, dtype of Q.
-        V: (..., T, P) values, dtype of Q; P from 1 to 256. Heads that share K and V have an axis of size 1 there.
-        ranks: r_l ≥ 0 of every level, N in all.
-        block_lens: b_l of every level, each a multiple of the next, the first at least T.
+    `fast.multilevel_attention` is the function for use. It checks shapes and levels, calls this one on a GPU, and has
+    gradients; arguments and errors are its own, with N and P from 1 to 256, half precision only with the assembler that
+    `multilevel_handles` asks for, and RuntimeError if Triton is missing, or does not interpret though there is no GPU.
+    Tensors on a CPU go through Triton's interpreter, which is for learning and tests. Two calls give the same bits.
 
     Returns:
         Y (..., T, P), dtype of Q, and log Σ_j exp S_ij of every row, (..., T), float32, natural.
-
-    Raises:
-        ValueError: the dtype is not supported, N or P is 0 or too large.
-        RuntimeError: Triton is missing, or does not interpret though there is no GPU.
 
     Cost:
         For a segment of keys that share d levels, as many multiply-adds for each pair as r_1 + ... + r_d padded to a
@@ -166,18 +153,11 @@ def multilevel_forward(
 
 
 def multilevel_handles(Q: torch.Tensor, V: torch.Tensor) -> bool:
-    """Tell whether `multilevel_forward` is to compute with tensors like these: on a GPU, of its dtypes and sizes.
+    """Tell whether `multilevel_forward` is to compute with such Q (..., T, N) and V (..., T, P): on a GPU, of its kind.
 
     In half precision it takes an assembler of CUDA 12.9 or later, which PyTorch brings along from CUDA 13 on. That of
     Triton 3.6 and 3.7, of CUDA 12.8, computes addresses wrongly, see `launch`: on an H200 levels of 32, 8, 6, 4, ...
     columns gave wrong outputs, or ended in illegal accesses; assembled by CUDA 13.0 the same program was right.
-
-    Args:
-        Q: (..., T, N) queries.
-        V: (..., T, P) values.
-
-    Returns:
-        True if Triton is there too, which is imported for half precision alone.
     """
     sizes = 1 <= Q.shape[-1] <= LARGEST and 1 <= V.shape[-1] <= LARGEST
     if not (Q.device.type == "cuda" and Q.dtype in DTYPES and sizes and launch.has_triton()):

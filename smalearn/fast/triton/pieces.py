@@ -6,25 +6,6 @@ those run. A program's own are its loops and its matrix products.
 
 from smalearn.fast import tile as tl
 
-__all__ = [
-    "at",
-    "between",
-    "chunk_sums",
-    "decay_sums",
-    "finished",
-    "flow",
-    "lower",
-    "passed_back",
-    "put",
-    "read",
-    "scaled",
-    "step_sizes",
-    "until_end",
-    "upper",
-    "write",
-    "zeros",
-]
-
 
 def at(x, head, rows, columns):
     """Pointers to entries of one head = (batch, group, head); int64, for a tensor may have more than 2^31 entries."""
@@ -168,14 +149,8 @@ def flow(insideT, past, future, i, precision: tl.constexpr):
     """Sum, for every t of a chunk, all that flows from before t to t or later, but for what passes the chunk.
 
     Only terms that cross t are added and nothing is subtracted, so that small gradients between strong decays keep
-    their digits.
-
-    Args:
-        insideT: (Q, Q), flow from a token (row) to a later or the same one (column).
-        past: (Q,), flow from before the chunk to each token.
-        future: (Q,), flow from each token to after the chunk.
-        i: arange of Q.
-        precision: of products of float32.
+    their digits. insideT (Q, Q) flows from a token (row) to a later or the same one (column), past (Q,) from before the
+    chunk to each token, future (Q,) from each token to after the chunk; i is arange of Q.
     """
     before = tl.cast(i[None, :] < i[:, None], tl.float32)
     crossing = tl.dot(before, insideT, input_precision=precision) + past[None, :]

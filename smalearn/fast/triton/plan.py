@@ -9,8 +9,6 @@ import torch
 
 from smalearn.fast.triton.configs import config, padded
 
-__all__ = ["Plan", "architecture", "segments"]
-
 SHORTEST = 8
 """Chunks of a segment: with fewer, a second scan costs more than it gains."""
 
@@ -124,17 +122,11 @@ class Plan:
 
 
 class Places(NamedTuple):
-    """Where segments and chunks lie.
+    """Where segments and chunks lie."""
 
-    Attributes:
-        borders: (segments + 1) tokens where segments begin, and the end.
-        ends: (sequences + 1) the first segment of every sequence, and the number of all.
-        chunks: (chunks, 2) tokens where chunks begin and their segments end.
-    """
-
-    borders: torch.Tensor
-    ends: torch.Tensor
-    chunks: torch.Tensor
+    borders: torch.Tensor  # (segments + 1) tokens where segments begin, and the end
+    ends: torch.Tensor  # (sequences + 1) the first segment of every sequence, and the number of all
+    chunks: torch.Tensor  # (chunks, 2) tokens where chunks begin and their segments end
 
 
 @functools.lru_cache(maxsize=64)
@@ -155,15 +147,9 @@ def _places(starts: tuple[range, ...], length: int, chunk_len: int, device: torc
 
 
 def segments(programs: int, chunks: int, processors: int) -> int:
-    """Choose into how many segments to cut a scan, so that there are two programs for each processor.
+    """Choose into how many segments to cut a scan: then there are two programs for each processor of the GPU, if any.
 
-    Args:
-        programs: number of programs without segments.
-        chunks: number of chunks of a scan.
-        processors: of the GPU; 0 where there is none.
-
-    Returns:
-        At least 1; no segment is shorter than 8 chunks.
+    At least 1; none is shorter than 8 chunks.
     """
     return max(1, min(2 * processors // max(programs, 1), chunks // SHORTEST))
 

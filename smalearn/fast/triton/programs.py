@@ -41,8 +41,6 @@ from smalearn.fast.triton.pieces import (
     zeros,
 )
 
-__all__ = ["ssd_carry", "ssd_forward", "ssd_step", "ssd_sums"]
-
 
 def ssd_forward(
     x, log_a, b, c, y, initial, final, states, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
@@ -154,15 +152,7 @@ def ssd_carry(
 def ssd_sums(log_a, coarse, fine, length, heads, groups, chunk_len: tl.constexpr, chunks=None):
     """Running sums of log2 a in one chunk of one head, as `decay_sums` makes them; grid as in `ssd_backward_inputs`.
 
-    Args:
-        log_a: (batch, group, head, T, 1).
-        coarse: like log_a, float32.
-        fine: like log_a, float32.
-        length: T.
-        heads: number of heads of a group.
-        groups: number of groups.
-        chunk_len: Q.
-        chunks: as in `ssd_backward_inputs`.
+    `coarse` and `fine` are like log_a, in float32; `chunks` as in `ssd_backward_inputs`, and chunk_len is Q.
     """
     chunk = tl.program_id(0) // (groups * heads)
     which = tl.program_id(0) % (groups * heads)
@@ -177,15 +167,7 @@ def ssd_sums(log_a, coarse, fine, length, heads, groups, chunk_len: tl.constexpr
 def ssd_step(x, log_a, b, c, y, state, heads, sizes: tl.constexpr):
     """One token for BP columns of one head: H = exp(log_a) H + B x^T, y = C H; the grid is that of a scan.
 
-    Args:
-        x: (batch, group, head, 1, P) input.
-        log_a: (batch, group, head, 1, 1) log decay.
-        b: (batch, group, 1, 1, N).
-        c: (batch, group, 1, 1, N).
-        y: output, like x.
-        state: (batch, group, head, N, P), which is overwritten.
-        heads: number of heads of a group.
-        sizes: (P, N, 1, BP, BN).
+    Operands are as in `ssd_forward`, with T = Q = 1; the state (batch, group, head, N, P) is overwritten.
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]

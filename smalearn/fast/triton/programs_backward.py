@@ -28,8 +28,6 @@ from smalearn.fast.triton.pieces import (
     zeros,
 )
 
-__all__ = ["ssd_backward_inputs", "ssd_backward_maps", "ssd_backward_states"]
-
 
 def ssd_backward_states(
     dy, log_a, c, dfinal, dinitial, dstates, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
@@ -37,21 +35,13 @@ def ssd_backward_states(
 ):  # fmt: skip
     """Gradients of the states for BP columns of one segment of a head, in a backward scan; grid as in `ssd_forward`.
 
-    Args:
+    All that is not named here is as in `ssd_forward`.
+
+    Operands of its own:
         dy: (batch, group, head, T, P) gradient of the outputs.
-        log_a: (batch, group, head, T, 1).
-        c: (batch, group, 1, T, N).
         dfinal: (batch·segments, group, head, N, P) gradient of the state after every segment; zeros if None.
         dinitial: that of the state before every segment, or None.
         dstates: (batch, group, head, (chunks + segments - 1)·N, P), that of the state after every chunk, or None.
-        length: T.
-        heads: number of heads of a group.
-        segments: number of segments.
-        sizes: (P, N, Q, BP, BN).
-        precision: of products of float32.
-        borders: of the segments, as in `ssd_forward`.
-        sums: as in `ssd_forward`.
-        totals: as in `ssd_forward`.
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]
@@ -96,29 +86,19 @@ def ssd_backward_inputs(
 ):  # fmt: skip
     """Gradients of x and log_a for one chunk of one head, and what the maps need of its pairs of tokens.
 
-    The grid is ((chunks + segments - 1)·groups·heads, batch), heads of a chunk side by side: they share B and C.
+    The grid is ((chunks + segments - 1)·groups·heads, batch), heads of a chunk side by side: they share B and C. All
+    that is not named here is as in `ssd_forward`.
 
-    Args:
-        x: (batch, group, head, T, P).
-        log_a: (batch, group, head, T, 1).
-        b: (batch, group, 1, T, N).
-        c: (batch, group, 1, T, N).
-        dy: (batch, group, head, T, P) gradient of the outputs.
+    Operands of its own:
+        dy: (batch, group, head, T, P) gradient of the outputs; with a layer that of what its gate multiplies.
         states: before every chunk, as `ssd_forward` writes them.
         dstates: gradients of the states after every chunk.
         dx: gradient, like x.
         dlog_a: gradient, like log_a, or None.
         pairs: (batch, group, head, T, Q): W^T, for token j (row) and the i-th token of its chunk X_j dY_i^T L_ij.
-        length: T.
-        heads: number of heads of a group.
         groups: number of groups.
-        sizes: (P, N, Q, BP, BN).
-        precision: of products of float32.
         chunks: (chunks + segments - 1, 2) the tokens where chunks begin and their segments end, beginning there where
             there is no chunk of that number; None if there is one segment.
-        layer: as in `ssd_forward`; dy is the gradient of what its gate multiplies then.
-        steps: as in `ssd_forward`.
-        sums: as in `ssd_forward`.
         ddt: gradient of the step sizes through dt·x alone, like log_a.
         dskip: gradient of D by token, like log_a.
     """
@@ -183,29 +163,10 @@ def ssd_backward_maps(
     x, log_a, b, c, dy, states, dstates, pairs, db, dc, length, heads, sizes: tl.constexpr, precision: tl.constexpr,
     chunks=None, layer=None, steps: tl.constexpr = None, sums=None,
 ):  # fmt: skip
-    """Gradients of B and C for one chunk and one group; the grid is (chunks + segments - 1, groups, batch).
+    """Gradients of B and C, db and dc, for one chunk and one group; the grid is (chunks + segments - 1, groups, batch).
 
-    For each head both are products of tiles that are in memory; only the two sums stay in registers.
-
-    Args:
-        x: (batch, group, head, T, P).
-        log_a: (batch, group, head, T, 1).
-        b: (batch, group, 1, T, N).
-        c: (batch, group, 1, T, N).
-        dy: (batch, group, head, T, P) gradient of the outputs.
-        states: before every chunk, as `ssd_forward` writes them.
-        dstates: gradients of the states after every chunk.
-        pairs: as `ssd_backward_inputs` writes them.
-        db: gradient, like b.
-        dc: gradient, like c.
-        length: T.
-        heads: number of heads of a group.
-        sizes: (P, N, Q, BP, BN).
-        precision: of products of float32.
-        chunks: as in `ssd_backward_inputs`.
-        layer: as in `ssd_forward`; dy is the gradient of what its gate multiplies then.
-        steps: as in `ssd_forward`.
-        sums: as in `ssd_forward`.
+    For each head both are products of tiles that are in memory; only the two sums stay in registers. All other operands
+    are those of `ssd_backward_inputs`, which has written `pairs`.
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]

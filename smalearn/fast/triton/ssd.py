@@ -8,7 +8,7 @@ what each segment adds to the state, one from the carry-ins that follow from tha
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,19 +21,6 @@ from smalearn.fast.triton.configs import LARGEST
 from smalearn.fast.triton.plan import Plan
 from smalearn.linear_attention.chunked import in_chunks
 
-__all__ = [
-    "OPERATORS",
-    "Layer",
-    "backward",
-    "forward",
-    "ssd_of",
-    "ssd_tiles",
-    "ssd_triton",
-    "sums_beforehand",
-    "sums_of",
-    "triton_handles",
-]
-
 
 def ssd_triton(
     X: torch.Tensor,
@@ -44,25 +31,11 @@ def ssd_triton(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The scalar state space model by Triton: the same function as `smalearn.ssd.ssd_chunked`, for a GPU.
 
-    H_t = exp(log_a_t) H_{t-1} + X_t B_t^T, Y_t = H_t C_t. Two calls give the same bits. Tensors on a CPU go through
-    Triton's interpreter, which is for learning and tests.
+    Two calls give the same bits. Tensors on a CPU go through Triton's interpreter, which is for learning and tests.
 
-    Args:
-        X: (..., T, P) inputs, float32, float16 or, on a GPU, bfloat16; P from 1 to 256.
-        log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of X or float32; None for no decay.
-        B: (..., T, N) input maps, dtype of X; N from 1 to 256. Heads that share B and C have an axis of size 1 there.
-        C: (..., T, N) output maps, dtype of X.
-        initial_state: (..., P, N) state before the first token, dtype of X or float32; zeros if None.
-
-    Returns:
-        Y (..., T, P), dtype and, without broadcasting, memory layout of X, and the state after the last token
-        (..., P, N), float32.
-
-    Raises:
-        ShapeError: an axis has two sizes.
-        ValueError: a dtype or device differs or is not supported, log_a (on a CPU) is positive, P or N is 0 or too
-            large.
-        RuntimeError: Triton is missing, or does not interpret though there is no GPU.
+    Arguments, results and errors are those of `smalearn.fast.ssd`, with X in float32, float16 or, on a GPU, bfloat16, P
+    and N from 1 to 256, and log_a may be None; the state is float32, Y lies in memory as X does. RuntimeError if Triton
+    is missing, or does not interpret though there is no GPU.
 
     Cost:
         T·Q·(N·tiles + P) + 2·T·N·P multiply-adds for each head, with chunks of Q tokens (64 on large GPUs, 32 on
@@ -123,43 +96,22 @@ def triton_handles(X: torch.Tensor, B: torch.Tensor) -> bool:
 
 
 class Layer(NamedTuple):
-    """Operands that Mamba-2's layer adds to the programs; log_a is that of all step sizes then.
+    """Operands that Mamba-2's layer adds to the programs; log_a is that of all step sizes then."""
 
-    Attributes:
-        operands: step sizes, their bias and D (b, g, r, T, 1), and the gate z, like X; all but the first may be None.
-        steps: whether step sizes go through softplus, the least and the greatest.
-    """
-
+    # step sizes, their bias and D (b, g, r, T, 1), and the gate z, like X; all but the first may be None
     operands: tuple[torch.Tensor | None, ...]
-    steps: tuple[bool, float, float]
+    steps: tuple[bool, float, float]  # whether step sizes go through softplus, the least and the greatest
 
     def constants(self, dy: torch.Tensor | None = None, gated: torch.Tensor | None = None) -> dict[str, object]:
         """Arguments of the programs, with a gradient of the outputs and where dy ∘ silu(z) goes, or without."""
         return {"layer": tuple(map(strided, (*self.operands, dy, gated))), "steps": self.steps}
 
 
-def ssd_of(
-    run: str,
-    X: torch.Tensor,
-    log_a: torch.Tensor | None,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    borders: Sequence[int] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def ssd_of(run, X, log_a, B, C, initial_state=None, borders=None):
     """SSD by programs, with gradients; the operands are those of `ssd_triton`, and checked.
 
-    Args:
-        run: name of the function of `launch` that runs programs, a key of `OPERATORS`.
-        X: (..., T, P).
-        log_a: (..., T), or None.
-        B: (..., T, N).
-        C: (..., T, N).
-        initial_state: (..., sequences·P, N), or None.
-        borders: where sequences that lie end to end begin, and where the last ends; one sequence if None.
-
-    Returns:
-        Y (..., T, P), and the last states, like initial_state.
+    `run` names the function of `launch` that runs programs, a key of `OPERATORS`. Where sequences lie end to end,
+    `borders` says where each begins and the last ends, and states are (..., sequences·P, N).
     """
     operands, restore = grouped(X, log_a, B, C, initial_state)
     operator = OPERATORS[run]
@@ -198,17 +150,25 @@ def _shapes(tensors, settings, keep):
 
 def readable(tensors: Sequence[torch.Tensor | None], settings: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
     """The readable form for one sequence after the other."""
-    X, log_a, B, C, states = tensors
-    borders = list(map(int, settings)) or [0, X.shape[3]]
-    states = [None] * (len(borders) - 1) if states is None else states.unflatten(3, (len(borders) - 1, -1)).unbind(3)
+
+    def scan(X, log_a, B, C, H):
+        return in_chunks(C, B, X, log_a, H)
+
+    return by_sequence(scan, *tensors, list(map(int, settings)) or None)
+
+
+def by_sequence(scan, X, log_a, B, C, states, borders):
+    """Scan one sequence after the other: scan(X, log_a, B, C, state), of states (..., sequences·P, N) each its own."""
+    borders = borders or [0, X.shape[-2]]
+    states = [None] * (len(borders) - 1) if states is None else states.unflatten(-2, (len(borders) - 1, -1)).unbind(-3)
     outputs, ends = [], []
     for (start, end), H in zip(itertools.pairwise(borders), states, strict=True):
         now = slice(start, end)
         one = None if log_a is None else log_a[..., now]
-        Y, H = in_chunks(C[..., now, :], B[..., now, :], X[..., now, :], one, H)
+        Y, H = scan(X[..., now, :], one, B[..., now, :], C[..., now, :], H)
         outputs.append(Y)
         ends.append(H)
-    return torch.cat(outputs, 3), torch.cat(ends, 3)
+    return (outputs[0], ends[0]) if len(ends) == 1 else (torch.cat(outputs, -2), torch.cat(ends, -2))
 
 
 OPERATORS = {"on_triton": _operator("ssd_triton", "on_triton"), "on_tiles": _operator("ssd_tiles", "on_tiles")}
@@ -287,16 +247,10 @@ def carried(run, plan, added, totals, outer, back=False):
     return before
 
 
-def sums_of(
-    run: Callable, log_a: torch.Tensor, chunk_len: int, chunks: torch.Tensor | None = None
-) -> tuple[tuple, ...] | None:
-    """Running sums of the log decays in every chunk, as programs take them; None where each sums for itself.
+def sums_of(run, log_a, chunk_len, chunks=None):
+    """Running sums of log decays (b, g, r, T, 1) by chunk, as programs take them; None where each sums for itself.
 
-    Args:
-        run: the function of `launch` that runs programs.
-        log_a: (b, g, r, T, 1).
-        chunk_len: Q.
-        chunks: where chunks begin, as `ssd_sums` takes it.
+    `run` is the function of `launch` that runs programs; `chunks` says where chunks begin, as for `ssd_sums`.
     """
     if not sums_beforehand(log_a.device):
         return None

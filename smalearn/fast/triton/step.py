@@ -11,8 +11,6 @@ from smalearn.fast.triton import launch, programs
 from smalearn.fast.triton.checks import check_grid, check_operands, check_triton, strided
 from smalearn.fast.triton.configs import padded
 
-__all__ = ["ssd_step_triton_"]
-
 TILE = 16
 """Columns of P that a program holds: many small programs, for there is one token to fill the GPU with."""
 
@@ -23,29 +21,11 @@ def ssd_step_triton_(
 ) -> torch.Tensor:
     """`smalearn.fast.ssd_step_` by Triton: one step that overwrites the state; no gradient flows through it.
 
-    H = exp(log_a) state + x B^T, y = H C.
-
-    Args:
-        x: (..., P) input, float32, float16 or, on a GPU, bfloat16; P from 1 to 256.
-        log_a: (...) log decay ≤ 0, dtype of x or float32.
-        B: (..., N), dtype of x; N from 1 to 256. Heads that share B and C have an axis of size 1 there.
-        C: (..., N), dtype of x.
-        state: (..., P, N), contiguous, with all leading axes; dtype of x or float32. It is overwritten.
-
-    Returns:
-        y (..., P), dtype of x.
-
-    Raises:
-        ShapeError: an axis has two sizes, or the state has not all leading axes.
-        ValueError: a dtype or device differs or is not supported, log_a (on a CPU) is positive, P or N is 0 or too
-            large, the state is not contiguous.
-        RuntimeError: Triton is missing, or does not interpret though there is no GPU.
+    Arguments, result and errors are those of `fast.ssd_step_`, with x in float32, float16 or, on a GPU, bfloat16, P and
+    N from 1 to 256; and RuntimeError if Triton is missing, or does not interpret though there is no GPU.
 
     Cost:
         3·N·P multiply-adds for each head; it reads and writes the state once.
-
-    Source:
-        Dao and Gu 2024 (Mamba-2), section 2.
     """
     operands, function = (x, log_a, B, C, state), "ssd_step_triton_"
     if not all(isinstance(one, torch.Tensor) and one.device == x.device for one in operands):
