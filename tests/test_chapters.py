@@ -3,6 +3,7 @@
 import ast
 import base64
 import builtins
+import functools
 import importlib
 import inspect
 import re
@@ -24,8 +25,11 @@ def number(path):
     return path.stem.partition("_")[0].removeprefix("0")
 
 
+stored = functools.cache(notebooks.read)  # of a chapter: nobody writes into it
+
+
 def cells(path, kind=None):
-    return [cell for cell in notebooks.read(path).cells if kind in (None, cell.cell_type)]
+    return [cell for cell in stored(path).cells if kind in (None, cell.cell_type)]
 
 
 def exercise_cells(path):
@@ -48,7 +52,7 @@ def test_there_are_chapters_in_order():
 
 @every_chapter
 def test_normal_form_and_a_complete_run(path):
-    notebook = notebooks.read(path)
+    notebook = stored(path)
     assert path.read_text(encoding="utf-8") == notebooks.dumps(notebooks.normalise(notebook))
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
     assert counts == list(range(1, len(counts) + 1)), "run python tests/notebooks.py"
@@ -175,9 +179,7 @@ def bound(tree):
 @every_chapter
 def test_a_solution_that_is_copied_runs_where_it_stands(path):
     known = set(dir(builtins))
-    for cell in notebooks.read(path).cells:
-        if cell.cell_type != "code":
-            continue
+    for cell in cells(path, "code"):
         id = cell.metadata.get("exercise")
         if id and not cell.source.lstrip().startswith("#") and "NotImplementedError" in cell.source:
             tree = ast.parse(exercises.registry()[id].code)

@@ -139,7 +139,7 @@ def test_gradients_of_one_output(name):
 def test_single_precision(name):
     """Gradients of strong decays keep their digits, too, which a difference of large sums would lose."""
     form = FORMS[name]
-    for kind in ("mild", "strong", "resets"):
+    for kind in ("mild", "strong", "resets") if DECAY & {*form.axes} else ("mild",):
         check(form, form.operands(70, (2,), kind, torch.float32))
 
 

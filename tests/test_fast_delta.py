@@ -35,7 +35,7 @@ def test_float32_with_unit_keys(strength, kind, form):
     ("form", "length"),
     [(fast.delta_rule, 1000), (delta_rule_tiles, 300), pytest.param(delta_rule_triton, 300, marks=needs_triton)],
 )
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 2))])
 @pytest.mark.parametrize(("strength", "times"), [(1.0, 2), (None, 2), (2.0, 6)])
 @pytest.mark.parametrize("correlated", [0.0, 0.05, 0.5])
 def test_float32_with_keys_that_are_alike(correlated, strength, times, seed, form, length):

@@ -134,7 +134,7 @@ def test_many_chunks_and_tiles_in_tritons_interpreter(dtype, segments, short_chu
     check(ssd_triton, build(33, "resets", 2, 20, 40, True, True, dtype))
 
 
-@pytest.fixture(params=[2, 3, 6])
+@pytest.fixture(params=[2, pytest.param(3, marks=pytest.mark.full), 6])
 def in_segments(request, short_chunks, monkeypatch):
     """Walks cut into segments, of 6 chunks or fewer."""
     monkeypatch.setattr(plan, "segments", lambda *_: request.param)

@@ -15,6 +15,8 @@ from smalearn.testing import assert_close, random_tensors, relative_rms
 REFUSING = [name for name, (make, _) in MIXERS.items() if make().no_reset]
 TAKING = [name for name in MIXERS if name not in REFUSING]
 each_mixer = pytest.mark.parametrize("name", TAKING)
+variants = [pytest.param(n, marks=pytest.mark.full) if n.rpartition("-")[0] in TAKING else n for n in TAKING]
+each_kind = pytest.mark.parametrize("name", variants)  # by default without those of other groups, sizes or positions
 LENGTHS = (9, 4, 1)  # of the rows of a padded batch
 
 
@@ -98,7 +100,7 @@ def test_rows_of_a_padded_cache_are_picked_and_read_on(name):
 # ---------------------------------------------------------------- packed texts
 
 
-@each_mixer
+@each_kind
 def test_long_texts_in_two_rows(name):
     """Longer than a chunk, than a block of a window, and than what a fused attention takes at once."""
     mixer = build(name)
@@ -117,7 +119,7 @@ def test_long_texts_in_two_rows(name):
         assert_close(mixer.step(x[:, 0], cache)[0][:1], mixer.step(x[:1, 0], own)[0])
 
 
-@each_mixer
+@each_kind
 @pytest.mark.parametrize("split", [0, 1, 4, 8])
 def test_texts_in_two_parts(name, split):
     mixer = build(name)

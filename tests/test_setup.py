@@ -1,7 +1,6 @@
 """The files that set the course up agree with each other, and the programs that read them understand them."""
 
 import ast
-import importlib.util
 import json
 import os
 import re
@@ -14,10 +13,10 @@ from pathlib import Path
 import jsonschema
 import nbformat
 import pytest
+from loaded_start import ROOT, module
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 WORKFLOW = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
@@ -66,13 +65,6 @@ def lines(name):
 
 def pins():
     return {canonicalize_name(pin.name): pin for pin in map(Requirement, lines("constraints.txt"))}
-
-
-def start():
-    spec = importlib.util.spec_from_file_location("start", ROOT / "start.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def trees(folder):
@@ -251,7 +243,7 @@ def test_chapters_are_compared_but_for_addresses_and_not_traced(tmp_path):
     nbformat.write(notebook, tmp_path / "chapter.ipynb")
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "tests/sanitize.cfg", tmp_path / "tests")
-    line, output = run_pytest(tmp_path, *start().NBVAL, "--cov", "--cov-report=")
+    line, output = run_pytest(tmp_path, *module(ROOT).NBVAL, "--cov", "--cov-report=")
     assert line.startswith("1 failed, 2 passed"), output
     assert "FAILED chapter.ipynb::Cell 2" in output
 
@@ -272,5 +264,5 @@ def test_ci_can_be_run_and_ends_with_the_closing_line_of_pytest():
 def test_one_cell_runs_the_oldest_releases_that_are_promised():
     oldest = WORKFLOW[WORKFLOW.index("\n  oldest:") :]
     assert "uv pip install --resolution lowest-direct" in oldest
-    assert all(option.partition("=")[0] in oldest for option in start().NBVAL)
+    assert all(option.partition("=")[0] in oldest for option in module(ROOT).NBVAL)
     assert " -m pytest " in oldest

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from views import PICTURES, READ, change, drags, drawn, headline, heard, words
+from views import PICTURES, READ, change, drawn, headline, heard, words
 
 from smalearn.course.widgets import DualityExplorer
 from smalearn.ssd import ssd_chunked
@@ -151,11 +151,6 @@ def test_words_are_looked_at_by_pointing_and_chosen_by_a_click_or_keys(mount):
         assert page.evaluate("saved.chunk") == chunk
     change(page, text="a b")
     heard(page, "“b”, word 1")  # of fewer words the last
-
-
-def test_a_finger_scrolls_on_the_picture_and_a_tap_chooses(mount):
-    page = drawn(mount(DualityExplorer()))
-    assert not drags(page, 0, 150, 200)
 
 
 def test_a_change_is_seen_on_its_way_and_comes_to_rest(mount, page):

@@ -1,7 +1,7 @@
-"""What explorers do alike with other traits or places: pictures that follow, arrow keys, and other random numbers."""
+"""What explorers do alike with other traits or places: pictures that follow, keys, fingers, other random numbers."""
 
 import pytest
-from views import SHOWN, WRITTEN, change, drawn
+from views import SHOWN, WRITTEN, change, drags, drawn
 
 from smalearn.course import widgets
 from smalearn.course.widgets.chunk_explorer import PARTS
@@ -127,6 +127,21 @@ def test_other_numbers_are_drawn_from_four_seeds(mount, name):
         page.get_by_role("button", name="Draw other").click()
         assert page.evaluate("saved.seed") == seed
         assert drawn(page).get_by_role("button", name=f"(seed {seed})").is_visible()
+
+
+FINGERS = [  # an explorer, its state, number of a canvas, and whether a finger at a place drags something, or scrolls
+    ("DualityExplorer", {}, 0, {(150, 200): False}),
+    *(("FeatureExplorer", {}, number, {(9, 50): False}) for number in (0, 1)),
+    ("KernelTracer", {}, 0, {(200, 23): True, (200, 120): False, (200, 300): False}),
+    ("StateExplorer", {}, 0, {(30, 25): True, (30, 80): False, (30, 150): False}),
+    ("StateExplorer", {"gates": [0] * 10}, 0, {(30, 25): False, (30, 90): True, (30, 112): False}),  # words are below
+]
+
+
+@pytest.mark.parametrize(("name", "state", "canvas", "places"), FINGERS)
+def test_a_finger_drags_what_can_be_dragged_and_scrolls_elsewhere(mount, name, state, canvas, places):
+    page = drawn(mount(getattr(widgets, name)(**state)))
+    assert {place: drags(page, canvas, *place) for place in places} == places
 
 
 NAMED = [  # an explorer, its state, and what stands along the edges of its pictures

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from views import change, drags, drawn, headline, heard, words
+from views import WRITTEN, change, drawn, headline, heard, words
 
 from smalearn.course.ch12.walk import walk
 from smalearn.course.widgets import KernelTracer
@@ -165,16 +165,8 @@ def test_warning_colour_is_for_what_is_not_masked(mount, page, scheme):
     assert pixels(change(page, design="one walk without masks"), "second-strong") > 1000
 
 
-TEXTS = """window.texts = [];
-const write = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function (...parts) {
-  texts.push(parts[0]);
-  return write.apply(this, parts);
-};"""
-
-
 def test_tiles_meet_in_the_units(mount, page):
-    page.add_init_script(TEXTS)
+    page.add_init_script(WRITTEN)
     drawn(mount(KernelTracer(step=5)))
     assert "Units: C Bᵀ, 4,096 multiply-adds" in page.evaluate("texts")
     page.evaluate("texts.length = 0")
@@ -250,7 +242,7 @@ def test_the_bar_of_bytes_is_dragged(mount):
 
 
 def test_a_cell_is_looked_at_by_pointing_and_a_click_goes_to_its_first_access(mount, page):
-    page.add_init_script(TEXTS)
+    page.add_init_script(WRITTEN)
     drawn(mount(KernelTracer(step=112)))
     canvas = page.locator("canvas")
     before = page.evaluate(PICTURE)
@@ -265,11 +257,6 @@ def test_a_cell_is_looked_at_by_pointing_and_a_click_goes_to_its_first_access(mo
     assert page.evaluate("saved.step") == 1
     canvas.click(position={"x": 200, "y": 60})  # on none
     assert page.evaluate("saved.step") == 1
-
-
-def test_a_finger_drags_the_bar_and_scrolls_elsewhere(mount):
-    page = drawn(mount(KernelTracer()))
-    assert [drags(page, 0, 200, y) for y in (23, 120, 300)] == [True, False, False]
 
 
 def test_nothing_is_drawn_beyond_the_canvas(mount):

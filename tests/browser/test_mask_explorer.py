@@ -5,13 +5,11 @@ import re
 
 import pytest
 import torch
-from views import change, drags, drawn, headline, heard, words
+from views import SHOWN, change, drags, drawn, headline, heard, words
 
 from smalearn.course.widgets import MaskExplorer
 from smalearn.course.widgets.mask_explorer import FAMILIES
 
-PICTURES = """[...document.querySelectorAll('#first canvas')].filter((canvas) => canvas.clientWidth)
-  .map((canvas) => canvas.toDataURL())"""
 FORMULAS = """(cases) => cases.map((p) => {
   const L = script.makeMask(p.family, p);
   const imaginary = L.imaginary && [...L.imaginary];
@@ -200,7 +198,7 @@ def test_sliders_tell_python(mount, family, name, value, trait, expected, says):
     page = mount(MaskExplorer(TEXT, family=family))
     slider(page, name).fill(value)
     assert page.evaluate(f"saved.{trait}") == expected
-    assert drawn(page).evaluate(PICTURES)
+    assert drawn(page).evaluate(SHOWN)
     assert slider(page, name).get_attribute("aria-valuetext") == says
     MaskExplorer(TEXT, family=family, **{trait: page.evaluate(f"saved.{trait}")})  # Python takes what is sent
 
@@ -296,17 +294,17 @@ def test_a_row_is_looked_at_by_pointing_and_chosen_by_a_click(mount):
     picture = canvas(page, re.compile("^L, G and M"))
     box = picture.bounding_box()
     (x, y, side), _, (last, *_) = matrices(page)
-    pictures = page.evaluate(PICTURES)
+    pictures = page.evaluate(SHOWN)
     page.mouse.move(box["x"] + x + 3, box["y"] + y + 3.5 * side / T)
     heard(page, "Row 3 of M, “d”, weighs")
     assert page.evaluate("model.get('target')") == 11  # Python is not told of a look
-    assert page.evaluate(PICTURES)[2] != pictures[2]
+    assert page.evaluate(SHOWN)[2] != pictures[2]
     page.mouse.move(box["x"] + x + side + 13, box["y"] + y + 10)  # between two matrices
-    assert drawn(page).evaluate(PICTURES) == pictures
+    assert drawn(page).evaluate(SHOWN) == pictures
     page.mouse.move(box["x"] + x - 10, box["y"] + y + 3.5 * side / T)  # on a word
-    assert drawn(page).evaluate(PICTURES) != pictures
+    assert drawn(page).evaluate(SHOWN) != pictures
     page.mouse.move(box["x"] + x, box["y"] - 5)
-    assert drawn(page).evaluate(PICTURES) == pictures
+    assert drawn(page).evaluate(SHOWN) == pictures
     picture.click(position={"x": last + 3, "y": y + 7.5 * side / T})
     assert page.evaluate("saved.target") == 7
     picture.click(position={"x": 5, "y": 5})  # on a title

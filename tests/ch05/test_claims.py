@@ -89,16 +89,6 @@ def test_the_recurrence_is_the_unrolled_sum(structure, started):
         assert_close(found, expected)
 
 
-@pytest.mark.claim("004:multihead", "smalearn.ssm.recurrent.ssm_recurrent")
-@each_structure
-def test_heads_run_apart(structure):
-    (X,) = random_tensors([(T, P)], seed=1)
-    heads = [model(structure, seed=seed) for seed in range(3)]
-    batched = ssm_recurrent(X, *(torch.stack(group) for group in zip(*heads, strict=True)))[0]
-    for head, operands in zip(batched, heads, strict=True):
-        assert_close(head, torch.stack([loop(x, *operands)[0] for x in X.mT], -1))
-
-
 @pytest.mark.claim("001:bidiagonal", "smalearn.ssm.factors.block_factors")
 @pytest.mark.claim("001:forward-substitution", "smalearn.ssm.recurrent.ssm_states")
 @pytest.mark.claim("001:states", "smalearn.ssm.recurrent.ssm_states")
