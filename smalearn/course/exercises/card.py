@@ -24,7 +24,8 @@ div.smalearn-card h4 span { float: right; opacity: .7; letter-spacing: .15em; fo
 div.smalearn-card p { margin: .35em 0; }
 div.smalearn-card .reason { font-weight: 600; }
 div.smalearn-card .faint { opacity: .75; font-size: .92em; }
-div.smalearn-card .table { display: inline-block; margin: .3em 2em .3em 0; vertical-align: top; }
+div.smalearn-card .table { display: inline-block; margin: .3em 2em .3em 0; vertical-align: top;
+  max-width: 100%; overflow-x: auto; }
 div.smalearn-card table { margin: 0; border-collapse: collapse; font-size: .92em; background: none; }
 div.smalearn-card caption { text-align: left; white-space: nowrap; opacity: .75; caption-side: top; padding: 0; }
 div.smalearn-card td { font-family: var(--jp-code-font-family, monospace); text-align: right; padding: .1em .45em;
@@ -72,9 +73,7 @@ def _parts(result: Result, after: Sequence[str], dots: str | None) -> Iterator[s
     elif lines := arguments(result):
         yield _faint([f"{tally(result)}; {'the smallest' if result.smallest else 'one'} that did not:"])
         small = {name: value for name, value in result.arguments.items() if _is_small(value)}
-        for name, value in small.items():
-            rows = value.reshape(-1, value.shape[-1]).tolist()
-            yield _table(name, [[f"{entry:.4g}" for entry in row] for row in rows])
+        yield f"<div>{''.join(_table(name, _rows(value)) for name, value in small.items())}</div>"
         if others := [line for line in lines if line.split()[0] not in small]:
             yield _pre(others)
     else:
@@ -94,6 +93,10 @@ def _parts(result: Result, after: Sequence[str], dots: str | None) -> Iterator[s
 def _is_small(value: object) -> bool:
     """Whether an argument is written out as a table."""
     return isinstance(value, torch.Tensor) and 0 < value.numel() <= WRITTEN_OUT and 1 <= value.ndim <= 2
+
+
+def _rows(argument: torch.Tensor) -> list[list[str]]:
+    return [[f"{entry:.4g}" for entry in row] for row in argument.reshape(-1, argument.shape[-1]).tolist()]
 
 
 def _faint(texts: Sequence[str]) -> str:
