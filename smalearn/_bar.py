@@ -11,11 +11,10 @@ __all__ = ["bar"]
 REDRAW = 0.2  # seconds from one drawing to the next
 WIDTH = 30  # of the bar, in characters
 POINTS = 200  # of the curve: each is the mean of as many steps
-CURVE = """<svg viewBox="-34 -12 500 138" style="display: block; max-width: 32em" role="img" aria-label="{line}">
+CURVE = """<svg viewBox="-34 -12 440 138" style="display: block; max-width: 30em" role="img" aria-label="{line}">
 <path d="M0 0V100H400" fill="none" stroke="#888"/><path d="M{path}" fill="none" stroke="#3b8fd0" stroke-width="2"/>
 <g fill="currentColor" font-family="sans-serif" font-size="12"><text x="-6" y="4" text-anchor="end">{top:.1f}</text>
-<text x="-6" y="104" text-anchor="end">0</text><text x="{x}" y="{y}" dx="6" dy="4">{loss:.2f}</text>
-<text y="120">{line}</text></g></svg>"""
+<text x="-6" y="104" text-anchor="end">0</text><text y="120">{line}</text></g></svg>"""
 
 
 def bar(total: int, start: int) -> Callable[[int, float], None] | None:
@@ -46,11 +45,9 @@ def _curve(losses, line, total):
     """The loss of the steps so far, out of so many, as a picture."""
     each = math.ceil(total / POINTS)
     means = [sum(part) / len(part) for part in (losses[i : i + each] for i in range(0, len(losses), each))]
-    top = max(means)
+    top = max(means) or 1
     places = [(400 * min((i + 1) * each, total) / total, 100 - 100 * mean / top) for i, mean in enumerate(means)]
-    x, y = places[-1]
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    return CURVE.format(path=path, line=line, top=top, loss=means[-1], x=x, y=y)
+    return CURVE.format(path="L".join(f"{x:.1f} {y:.1f}" for x, y in places), line=line, top=top)
 
 
 def _place():

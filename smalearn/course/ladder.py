@@ -117,7 +117,7 @@ def draw(file: Path | None = None) -> Axes:
         ylabel="milliseconds for one more token",
         yscale="log",
     )
-    ax.margins(0.25, 0.15)
+    ax.margins(0.3, 0.2)
     ax.minorticks_off()
     ax.yaxis.set_major_formatter("{x:g}")
     for number, rung in enumerate(newest.values()):
@@ -145,9 +145,9 @@ def _name(ax: Axes, shown: Iterable[dict]) -> None:
         facts = [rung["name"], f"keeps {rung['bytes'] / 1000:,.0f} kB"]
         facts += [f"{rung['steps']} steps"] * (rung["steps"] != STEPS)
         if ours := rung.get("ours"):
-            facts.append(f"our solution of {', '.join(ours)}")
+            facts += ["our solution", f"of {', '.join(ours)}"]
         at = rung["bits"], max(rung["milliseconds"].items())[1]
-        for place in PLACES:
+        for number, place in enumerate([*PLACES, PLACES[0]]):
             text = ax.annotate(
                 "\n".join(facts),
                 at,
@@ -161,7 +161,7 @@ def _name(ax: Axes, shown: Iterable[dict]) -> None:
             text.get_window_extent()  # moves it to its place
             box = Text.get_window_extent(text).padded(3)  # without the arrow
             inside = ax.bbox.x0 < box.x0 and box.x1 < ax.bbox.x1 and ax.bbox.y0 < box.y0
-            if (inside and not any(map(box.overlaps, taken))) or place == PLACES[-1]:
+            if (inside and not any(map(box.overlaps, taken))) or number == len(PLACES):
                 taken.append(box)
                 break
             text.remove()
@@ -182,7 +182,7 @@ def _train(model: TinyLM, steps: int, deadline: float) -> int:
         if number >= 3 and time.perf_counter() > deadline:  # the machine slowed down
             raise KeyboardInterrupt  # as its stop button does: `train` returns what it has
         if number and number in (steps // 100, steps // 10):
-            print(f"After {number} of them it writes: {' '.join(_written(model, 20).split())}")
+            print(f"After {number} step{'s' * (number > 1)} it writes: {' '.join(_written(model, 20).split())}")
         return _batch(number)
 
     plan = Plan(steps, lr=0.012, every=STEPS)

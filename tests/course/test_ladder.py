@@ -82,7 +82,8 @@ def test_it_writes_on_the_way(monkeypatch, capsys):
     monkeypatch.setattr(ladder, "_batch", lambda number: (torch.zeros(1, 4, dtype=torch.long),) * 2)
     pieces = ladder._text()[0]
     assert ladder._train(TinyLM(softmax, len(pieces), D=8, heads=2), 100, math.inf) == 100
-    assert [line.split(" of them")[0] for line in capsys.readouterr().out.splitlines()] == ["After 1", "After 10"]
+    said = [line.partition(" it writes: ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["After 1 step", "After 10 steps"]
 
 
 def test_no_name_covers_another(tmp_path):
@@ -113,7 +114,7 @@ def test_a_rung_keeps_whose_functions_they_were(tmp_path, monkeypatch):
     ladder.climb("mine", each_head, seconds=1, file=tmp_path / "ladder.json")
     assert ladder.rungs(tmp_path / "ladder.json")[0]["ours"] == ["1.2"]
     (name,) = ladder.draw(tmp_path / "ladder.json").texts
-    assert name.get_text().endswith("our solution of 1.2")
+    assert name.get_text().endswith("our solution\nof 1.2")
 
 
 def test_a_name_has_what_is_kept_and_the_picture_says_that_one_seed_ranks_nothing(tmp_path):
