@@ -325,10 +325,8 @@ def test_two_programs_race(mount):
     assert table(page) == {name: row(totals) for name, totals in explorer.costs.items()}
 
 
-@pytest.mark.parametrize("width", [390, 1000])
-def test_tensors_fill_the_width(mount, width):
-    page = mount(race(step=20))
-    page.set_viewport_size({"width": width, "height": 900})
+def test_tensors_fill_the_width(mount):
+    page = mount(KernelTracer(40, 16, 16, 16, 1))
     ends = """(width) => script.layOutAll(script.read(model), width).places.map(({ span, cell, panels, places }) => {
       const ends = places.map(([x], k) => x + script.cellOf(panels[k].operand, cell)[0] * panels[k].operand.width);
       return (Math.max(...ends) - span[0]) / span[1];
