@@ -44,10 +44,11 @@ def card(result: Result, after: Sequence[str], dots: str | None = None, calls: S
     if result.outcome == "not started":
         return ""
     edge = COLOURS.get(result.outcome, WRONG)
+    line = " · ".join(f"<code>{escape(call)}</code>" for call in calls)
     return (
         f'<div class="smalearn-card" style="--edge: {edge}" role="group" aria-label="{escape(result.exercise.id)}">'
         f"<style>{STYLE}</style>{''.join(_parts(result, after, dots))}"
-        f'<p class="calls">{" · ".join(f"<code>{escape(call)}</code>" for call in calls)}</p></div>'
+        f"{line and f'<p class=calls>{line}</p>'}</div>"
     )
 
 
