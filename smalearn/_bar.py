@@ -13,8 +13,8 @@ WIDTH = 30  # of the bar, in characters
 POINTS = 200  # of the curve: each is the mean of as many steps
 CURVE = """<svg viewBox="-34 -12 440 138" style="display: block; max-width: 30em" role="img" aria-label="{line}">
 <path d="M0 0V100H400" fill="none" stroke="#888"/><path d="M{path}" fill="none" stroke="#3b8fd0" stroke-width="2"/>
-<g fill="currentColor" font-family="sans-serif" font-size="12"><text x="-6" y="4" text-anchor="end">{top:.1f}</text>
-<text x="-6" y="104" text-anchor="end">0</text><text y="120">{line}</text></g></svg>"""
+<g fill="currentColor" font-family="sans-serif" font-size="12"><text y="120">{line}</text>
+<text x="-6" y="4" text-anchor="end">{top:.1f}</text> <text x="-6" y="104" text-anchor="end">0</text></g></svg>"""
 
 
 def bar(total: int, start: int) -> Callable[[int, float], None] | None:
