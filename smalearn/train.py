@@ -8,9 +8,7 @@ import contextlib
 import math
 import numbers
 import os
-import sys
 import tempfile
-import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -21,14 +19,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from smalearn._bar import bar
 from smalearn._checks import ShapeError, brief, check_count, check_number, check_tensor, check_type
 from smalearn.models import Mixer
 
 __all__ = ["LOSSES", "Plan", "Record", "accuracy", "mean_loss", "train", "write_atomically"]
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-REDRAW = 0.2  # seconds from one drawing of the bar to the next
-WIDTH = 30  # of the bar, in characters
 
 
 def _cross_entropy(outputs, targets):
@@ -136,7 +133,7 @@ def train(
         plan: how to train, and by which loss.
         test: inputs and targets that no step sees, to be measured every `plan.every` steps and after the last one.
         checkpoint: a file to go on from, if it exists, and to write to. It is replaced as a whole or not at all.
-        progress: show a bar, below the cell or in the terminal.
+        progress: show a curve of the loss below the cell, a bar in the terminal.
 
     Returns:
         The model, in evaluation mode, and the record.
@@ -158,7 +155,7 @@ def train(
     if path is not None and path.exists():
         run.load(path, fingerprint)
     start = len(run.record.losses)
-    show = _bar(plan.steps, start) if progress and start < plan.steps else None
+    show = bar(plan.steps, start) if progress and start < plan.steps else None
     try:
         for done in range(start + 1, plan.steps + 1):
             run.step(*task(done - 1))
@@ -363,37 +360,3 @@ def _is_matrix(model, name, p):
     return (
         p.ndim > 1 and not name.endswith(("bias", "A_log")) and not isinstance(owner, (Mixer, nn.LayerNorm, nn.RMSNorm))
     )
-
-
-def _bar(total, start):
-    """A function of the steps done and the loss that draws a bar; None where nobody would see it."""
-    write = _place()
-    if write is None:
-        return None
-    began, drawn = time.monotonic(), -math.inf
-
-    def show(done, loss):
-        nonlocal drawn
-        now = time.monotonic()
-        if now - drawn < REDRAW and done < total:
-            return
-        drawn = now
-        left = round((now - began) / (done - start) * (total - done))
-        full = WIDTH * done // total
-        line = f"[{'#' * full}{'.' * (WIDTH - full)}] {done}/{total}  loss {loss:.3f}  {left // 60}:{left % 60:02} left"
-        write(line if done < total else line + "\n")
-
-    return show
-
-
-def _place():
-    """A function that redraws the progress line, below a notebook's cell or in a terminal; None elsewhere."""
-    with contextlib.suppress(ImportError):
-        from IPython import display, get_ipython
-
-        if hasattr(get_ipython(), "kernel"):
-            handle = display.display({"text/plain": ""}, raw=True, display_id=True)
-            return lambda line: handle.update({"text/plain": line}, raw=True)
-    if sys.stderr.isatty():
-        return lambda line: print(f"\r{line:79}", end="", file=sys.stderr, flush=True)
-    return None

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("smalearn", "benchmarks", "experiments")
 
 MATHEMATICS = [
-    {"_checks", "_files", "_torch", "testing"},
+    {"_bar", "_checks", "_files", "_torch", "testing"},
     {"_operator", "_structured"},
     {"contractions", "masks", "weights"},
     {"sma", "linear_attention", "ssm"},

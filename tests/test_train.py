@@ -2,13 +2,14 @@
 
 import math
 import pickle
+import re
 import sys
 import types
 
 import pytest
 import torch
 
-from smalearn import train as module
+from smalearn import _bar
 from smalearn.data import mqar
 from smalearn.models import Block, Mamba2, SequenceModel, ShortConvolution, SoftmaxAttention
 from smalearn.train import Plan, train, write_atomically
@@ -236,7 +237,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
 
 def test_the_bar_in_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(module, "REDRAW", 0)
+    monkeypatch.setattr(_bar, "REDRAW", 0)
     train(tiny(), task, PLAN)
     lines = capsys.readouterr().err.split("\r")[1:]
     assert len(lines) == 12
@@ -247,9 +248,9 @@ def test_the_bar_in_a_terminal(monkeypatch, capsys):
 
 def test_the_bar_is_drawn_only_so_often(monkeypatch):
     written, now = [], iter([0.0, *(0.1 * k for k in range(1, 11))])
-    monkeypatch.setattr(module, "_place", lambda: written.append)
-    monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
-    show = module._bar(10, 0)
+    monkeypatch.setattr(_bar, "_place", lambda: lambda line, html: written.append(line))
+    monkeypatch.setattr(_bar, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
+    show = _bar.bar(10, 0)
     for done in range(1, 11):
         show(done, 0.5)
     shown = [line.split()[1] for line in written]
@@ -261,9 +262,9 @@ def test_the_bar_is_drawn_only_so_often(monkeypatch):
 
 def test_the_time_left_counts_the_steps_of_this_run(monkeypatch):
     written, now = [], iter([0.0, 10.0])
-    monkeypatch.setattr(module, "_place", lambda: written.append)
-    monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
-    module._bar(100, 50)(60, 0.25)  # ten steps in ten seconds, forty to go
+    monkeypatch.setattr(_bar, "_place", lambda: lambda line, html: written.append(line))
+    monkeypatch.setattr(_bar, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
+    _bar.bar(100, 50)(60, 0.25)  # ten steps in ten seconds, forty to go
     assert written == [f"[{'#' * 18}{'.' * 12}] 60/100  loss 0.250  0:40 left"]
 
 
@@ -273,14 +274,17 @@ def test_the_bar_in_a_notebook(monkeypatch):
     class Handle:
         def update(self, data, raw):
             assert raw
-            shown.append(data["text/plain"])
+            shown.append(data)
 
     fake = types.ModuleType("IPython")
     fake.get_ipython = lambda: types.SimpleNamespace(kernel=object())
     fake.display = types.SimpleNamespace(display=lambda data, raw, display_id: Handle())
     monkeypatch.setitem(sys.modules, "IPython", fake)
     train(tiny(), task, PLAN)
-    assert shown[-1].startswith(f"[{'#' * 30}] 12/12  loss ")
+    assert shown[-1]["text/plain"].startswith(f"[{'#' * 30}] 12/12  loss ")
+    (path,) = re.findall(r'd="M([^"HV]*)"', shown[-1]["text/html"])
+    assert path.count("L") == 11  # a place for each step
+    assert path.split("L")[-1].startswith("400.0 ")
 
 
 def test_no_bar_where_nobody_sees_it(monkeypatch, capsys):

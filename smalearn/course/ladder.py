@@ -13,7 +13,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from types import CodeType
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from smalearn.course.plots.style import GREY, INK
 from smalearn.data import Pieces, load_text, split_text
 from smalearn.models.minimal import WIDTH, TinyLM, write
 from smalearn.train import Plan, train, write_atomically
@@ -32,9 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["climb", "draw", "rungs"]
 
 LENGTH, BATCH, STEPS = 128, 8, 500
+FEW = 200  # steps after which a model writes hardly any words
+RECORDED = """The () provinglex), the (garchard, in the following level number of the operandard of -les a newlibous, \
+and the result is defined, and the current function, the exception is a contain"""
 TESTED = 256  # tokens of a text that is tested
 POSITIONS = 100, 2000  # at which a token is timed
 REPEATS = 7
+PLACES = [(x, y) for y in (0, 24, -24, 48, -48, 72, 96, 120, 144, 168) for x in (10, -10, 0)]  # of a name, in points
 
 
 @functools.cache
@@ -66,34 +71,25 @@ def climb(
     """
     file = file or _file()
     earlier = rungs(file)  # a faulty file is known before it takes half a minute
-    pieces, known, unseen = _text()
+    print("Measuring this machine…", end=" ", flush=True)
+    pieces, _, unseen = _text()
     torch.manual_seed(0)
     model = TinyLM(mixer, len(pieces), step)
-
-    def task(number):
-        if number >= 3 and time.perf_counter() > deadline:  # the machine slowed down
-            raise KeyboardInterrupt  # as its stop button does: `train` returns what it has
-        generator = torch.Generator().manual_seed(number)
-        start = torch.randint(len(known) - LENGTH, (BATCH, 1), generator=generator)
-        text = known[start + torch.arange(LENGTH + 1)]
-        return text[:, :-1], text[:, 1:]
-
     quick = bool(os.environ.get("SMALEARN_QUICK"))
-    steps = 3 if quick else _affordable(model, task, seconds)
-    plan = Plan(steps, lr=0.012, every=STEPS)
+    steps = 3 if quick else _affordable(model, _batch, seconds)
+    print(f"{steps} of {STEPS} steps, in {seconds:g} seconds at most.")
     began = time.perf_counter()
-    deadline = began + seconds
-    _, record = train(model, task, plan)
-    rung = {"name": name, "steps": len(record.losses), "seconds": round(time.perf_counter() - began, 1)}
+    done = _train(model, steps, began + seconds)
+    rung = {"name": name, "steps": done, "seconds": round(time.perf_counter() - began, 1)}
     rung |= {"bits": _bits(model, unseen, pieces), "step": step is not None, "ours": _ours(model), "milliseconds": {}}
     for position in POSITIONS:
         milliseconds, rung["bytes"] = _decoding(model, unseen[: position // 10 if quick else position])
         rung["milliseconds"][position] = milliseconds
     text = json.dumps([*earlier, rung], indent=1)
     write_atomically(file, lambda opened: opened.write(text.encode()))
-    fitted = "" if rung["steps"] == STEPS else f", about as many of {STEPS} as this machine does in {seconds:g} seconds"
-    print(f"{name}: {rung['bits']:.2f} bits per character after {rung['steps']} steps{fitted}. It writes:")
-    print("The" + pieces.decode(torch.tensor(list(write(model, pieces.encode("The"), 60)))))
+    print(f"{name}: {rung['bits']:.2f} bits per character after {done} steps. It writes:\n{_written(model, 60)}")
+    if done < FEW:
+        print(f"\nSo few steps teach it little. After 500, attention wrote on our machine:\n{RECORDED}")
     return model
 
 
@@ -110,30 +106,92 @@ def rungs(file: Path | None = None) -> list[dict]:
 
 
 def draw(file: Path | None = None) -> Axes:
-    """Draw time for one more token against the tokens before it, a line for each mixer, its newest run."""
+    """Draw a rung for each mixer's newest run: across its bits, up the time of a token after few and after many."""
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import LogLocator
 
-    newest = {one["name"]: one for one in rungs(file)}
-    ax = plt.subplots(figsize=(7, 3.4 + 0.2 * len(newest)), layout="constrained")[1]
-    for rung in newest.values():
-        ours = f" (our solution of {', '.join(rung['ours'])})" if rung.get("ours") else ""
-        label = f"{rung['name']}{ours}: {rung['bits']:.2f} bits per character after {rung['steps']} steps"
-        label += f" in {rung['seconds']:.0f} s, {rung['bytes'] / 1000:,.0f} kB at {POSITIONS[-1]}"
-        ax.loglog(list(rung["milliseconds"]), list(rung["milliseconds"].values()), "o-", label=label)
-    ax.set(xlabel="tokens before it", ylabel="milliseconds a token")
-    ax.set_xticks(POSITIONS, map(str, POSITIONS))
+    made = rungs(file)
+    newest = {one["name"]: one for one in made}
+    ax = plt.subplots(figsize=(7, 4.4))[1]
+    ax.set(
+        xlabel="bits per character of an unseen text: fewer are better",
+        ylabel="milliseconds for one more token",
+        yscale="log",
+    )
+    ax.margins(0.3, 0.2)
     ax.minorticks_off()
-    if ax.lines:
-        low, high = ax.dataLim.intervaly
-        ax.set_ylim(low / 3, 3 * high)  # so that a flat line looks flat
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter("{x:g}")
-        title = "each trained once, with one seed: small differences in bits decide nothing"
-        ax.figure.legend(
-            loc="outside lower left", fontsize="small", title=title, title_fontsize="small", alignment="left"
-        )
+    ax.yaxis.set_major_formatter("{x:g}")
+    for number, rung in enumerate(newest.values()):
+        x, times, colour = rung["bits"], [*rung["milliseconds"].values()], f"C{number}"
+        ax.plot([x, x], times, color=colour, label=rung["name"])
+        ax.scatter([x, x], times, 50, ["white", colour], edgecolors=colour, linewidths=1.5, zorder=3)
+    if made:
+        last = made[-1]
+        ax.scatter(last["bits"], max(last["milliseconds"].items())[1], 200, "none", edgecolors=INK, zorder=3)
+        keys = [ax.scatter([], [], *key, edgecolors=INK) for key in ((50, "white"), (50, INK), (200, "none"))]
+        few, many = (f"after {position:,} tokens" for position in POSITIONS)
+        title = "one seed each:\na tenth of a bit decides nothing"
+        ax.legend(keys, [few, many, "your newest"], title=title, fontsize=8, title_fontsize=8, alignment="left")
+        _name(ax, newest.values())
     return ax
+
+
+def _name(ax: Axes, shown: Iterable[dict]) -> None:
+    """Write beside each rung what it is, at the first place where that covers nothing."""
+    from matplotlib.text import Text
+
+    ax.figure.draw_without_rendering()  # from here on it is known where everything stands
+    taken = [ax.get_legend().get_window_extent(), *(line.get_window_extent().padded(7) for line in ax.lines)]
+    for rung in shown:
+        facts = [rung["name"], f"keeps {rung['bytes'] / 1000:,.0f} kB"]
+        facts += [f"{rung['steps']} steps"] * (rung["steps"] != STEPS)
+        if ours := rung.get("ours"):
+            facts += ["our solution", f"of {', '.join(ours)}"]
+        at = rung["bits"], max(rung["milliseconds"].items())[1]
+        for number, place in enumerate([*PLACES, PLACES[0]]):
+            text = ax.annotate(
+                "\n".join(facts),
+                at,
+                place,
+                textcoords="offset points",
+                ha="left" if place[0] > 0 else "right" if place[0] < 0 else "center",
+                va="center",
+                fontsize=8,
+                arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkB": 6},
+            )
+            text.get_window_extent()  # moves it to its place
+            box = Text.get_window_extent(text).padded(3)  # without the arrow
+            inside = ax.bbox.x0 < box.x0 and box.x1 < ax.bbox.x1 and ax.bbox.y0 < box.y0
+            if (inside and not any(map(box.overlaps, taken))) or number == len(PLACES):
+                taken.append(box)
+                break
+            text.remove()
+
+
+def _batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a step learns from: texts, and the token that follows each of theirs."""
+    known = _text()[1]
+    start = torch.randint(len(known) - LENGTH, (BATCH, 1), generator=torch.Generator().manual_seed(number))
+    text = known[start + torch.arange(LENGTH + 1)]
+    return text[:, :-1], text[:, 1:]
+
+
+def _train(model: TinyLM, steps: int, deadline: float) -> int:
+    """Train for so many steps, or fewer; what it writes after 1 % and 10 % of them is printed."""
+
+    def task(number):
+        if number >= 3 and time.perf_counter() > deadline:  # the machine slowed down
+            raise KeyboardInterrupt  # as its stop button does: `train` returns what it has
+        if number and number in (steps // 100, steps // 10):
+            print(f"After {number} step{'s' * (number > 1)} it writes: {' '.join(_written(model, 20).split())}")
+        return _batch(number)
+
+    plan = Plan(steps, lr=0.012, every=STEPS)
+    return len(train(model, task, plan)[1].losses)
+
+
+def _written(model: TinyLM, length: int) -> str:
+    pieces = _text()[0]
+    return "The" + pieces.decode(torch.tensor(list(write(model, pieces.encode("The"), length))))
 
 
 def _file() -> Path:

@@ -86,10 +86,14 @@ def test_description_says_who_touches_what(mount):
         ({"step": 28}, "stores rows 0 to 7, columns 0 to 15 of last H [0]: 512 bytes."),
         ({"step": 57}, "Step 57 of 112: program (1, 0, 0) loads rows 0 to 15, column 0 of log a [0]: 64 bytes."),
         ({"design": "four steps", "step": 200}, "Step 200 of 256: launch 4 of 4, program (0, 0, 2) "),
-        ({"design": "one walk without masks", "step": 28}, "It writes 128 entries outside, for want of a mask. On the"),
-        ({"step": 56}, "for want of a mask, 128 of them behind the end of the tensor. "),
+        (
+            {"design": "one walk without masks", "step": 28},
+            "mask it overwrites 128 numbers of another row or head. On",
+        ),
+        ({"step": 56}, "it overwrites 128 numbers of whatever lies in memory after last H. "),
     ]:
         heard(change(page, **new), text)
+    assert headline(page).startswith("Without masks it has read ")
     assert re.search(r"So far [\d.]+ multiply-adds for each byte\.$", words(page))
 
 
@@ -188,7 +192,7 @@ CanvasRenderingContext2D.prototype.strokeRect = function (...box) {
 };"""
 
 
-@pytest.mark.parametrize(("step", "boxes"), [(0, []), (5, [[32, 32], [32, 32]])])
+@pytest.mark.parametrize(("step", "boxes"), [(0, []), (5, [[40, 40], [40, 40]])])
 def test_a_product_frames_its_tiles_on_the_chip(mount, page, step, boxes):
     page.add_init_script(FRAMES)
     assert drawn(mount(KernelTracer(step=step))).evaluate("frames.slice(-2)") == boxes
@@ -306,6 +310,15 @@ def test_two_programs_race(mount):
         headline(drawn(page)) == "“your walk” moved 12.4 thousand bytes, “four steps” 37 thousand, 2.97 times as many"
     )
     assert table(page) == {name: row(totals) for name, totals in explorer.costs.items()}
+
+
+def test_tensors_fill_the_width(mount):
+    page = mount(KernelTracer(40, 16, 16, 16, 1))
+    ends = """(width) => script.layOutAll(script.read(model), width).places.map(({ span, cell, panels, places }) => {
+      const ends = places.map(([x], k) => x + script.cellOf(panels[k].operand, cell)[0] * panels[k].operand.width);
+      return (Math.max(...ends) - span[0]) / span[1];
+    })"""
+    assert min(drawn(page).evaluate(ends, page.locator("canvas").bounding_box()["width"])) > 0.8
 
 
 @pytest.mark.parametrize("width", [380, 1000])

@@ -99,6 +99,23 @@ def test_hint_and_solution(chapter):
     assert said.locator(".highlight span").count() > 5  # coloured, not plain
 
 
+def test_buttons_of_a_card_do_what_it_says_to_call_and_are_not_saved(lab, page):
+    lab.write("card.ipynb", 'from smalearn.course import check\n_ = check("0.1", lambda V: V.cumsum(0))')
+    lab.open(page, "card.ipynb")
+    lab.run_all(page)
+    card = page.locator(".smalearn-card").first
+    for name, said in {"hint": "Hint 1 of", "case": "torch.tensor([[", "solution": "def running_mean(V):"}.items():
+        card.get_by_role("button", name=name).click()
+        expect(card).to_contain_text(said)
+    saved = lab.save(page)
+    (output,) = saved["cells"][0]["outputs"]
+    assert not [kind for kind in [*output["data"], *saved["metadata"]] if "widget" in kind]
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    lab.open(page, "card.ipynb")
+    expect(card).to_contain_text('hint("0.1")')
+    expect(card.get_by_role("button")).to_have_count(0)
+
+
 def test_pictures_follow_the_theme(chapter):
     image = show(chapter, "four-picture").locator(".jp-RenderedImage img")
     for theme, filter in [("JupyterLab Dark", "invert(0.93) hue-rotate(180deg)"), ("JupyterLab Light", "none")]:

@@ -164,10 +164,11 @@ def test_code_fits(reader, page, width):
     assert page.evaluate(f"{wide}.map((e) => e.textContent)") == []
 
 
-def test_the_concordance_is_filtered(reader, page):
+def test_the_concordance_is_folded_filtered_and_linked(reader, page, site):
     reader("claims")
-    claims = page.locator("article section section section:visible")
-    every = claims.count()
+    claims = page.locator(".claim:visible")
+    assert claims.count() == 0  # each source is folded
+    every = page.locator(".claim").count()
     page.get_by_role("checkbox").check()
     corrected = claims.count()
     assert 0 < corrected == claims.filter(has=page.locator(".correction")).count() < every
@@ -178,6 +179,9 @@ def test_the_concordance_is_filtered(reader, page):
     assert texts
     assert all("semiseparable" in text and "rank" in text for text in texts)
     assert page.locator("h2:visible").count() < page.locator("h2").count()
+    link = claims.filter(has_text="1-semiseparable").locator("a[href*='reference/']").first
+    assert page.locator(".claim .katex").count() > 300
+    assert (site / link.get_attribute("href").partition("#")[0]).is_file()
 
 
 def test_the_site_is_light(site):

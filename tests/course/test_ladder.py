@@ -2,12 +2,14 @@
 
 import json
 import math
+from itertools import combinations
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
+from matplotlib.text import Text
 
 from smalearn.course import check, ladder
 from smalearn.models.minimal import TinyLM
@@ -65,11 +67,37 @@ def test_runs_are_appended_and_the_newest_of_a_name_is_drawn(tmp_path, capsys):
         assert one["steps"] == 3
         assert 0 < one["bits"] < math.log2(600)
         assert set(one["milliseconds"]) == {50, 400}
-    assert "mine: " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.index("Measuring this machine") < said.index("mine: ")
+    assert said.count(ladder.RECORDED) == 3  # of three steps nobody learns to write
     ax = ladder.draw(file)
-    assert [line.get_label().partition(":")[0] for line in ax.lines] == ["mine", "fading"]
-    newest = list(runs[2]["milliseconds"].values())
-    assert ax.lines[0].get_ydata().tolist() == newest
+    assert [line.get_label() for line in ax.lines] == ["mine", "fading"]
+    for line, run in zip(ax.lines, (runs[2], runs[1]), strict=True):
+        assert line.get_ydata().tolist() == list(run["milliseconds"].values())
+        assert line.get_xdata().tolist() == [run["bits"]] * 2
+
+
+def test_it_writes_on_the_way(monkeypatch, capsys):
+    monkeypatch.delenv("SMALEARN_QUICK")
+    monkeypatch.setattr(ladder, "_batch", lambda number: (torch.zeros(1, 4, dtype=torch.long),) * 2)
+    pieces = ladder._text()[0]
+    assert ladder._train(TinyLM(softmax, len(pieces), D=8, heads=2), 100, math.inf) == 100
+    said = [line.partition(" it writes: ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["After 1 step", "After 10 steps"]
+
+
+def test_no_name_covers_another(tmp_path):
+    rung = {"steps": 30, "seconds": 1, "bytes": 19_200, "ours": ["3.5"]}
+    places = [(2.0, 1), (2.0, 1), (2.01, 1), (2.01, 1.1), (2.1, 300)]
+    rungs = [
+        rung | {"name": f"mixer {bits} {ms}", "bits": bits, "milliseconds": {50: 1, 400: ms}} for bits, ms in places
+    ]
+    (tmp_path / "ladder.json").write_text(json.dumps(rungs), encoding="utf-8")
+    ax = ladder.draw(tmp_path / "ladder.json")
+    ax.figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in ax.texts]
+    assert len(boxes) == 4  # the newest of each name
+    assert not any(a.overlaps(b) for a, b in combinations([*boxes, ax.get_legend().get_window_extent()], 2))
 
 
 @pytest.mark.parametrize("mixer", [each_head, through_a_helper, [(softmax, None), (each_head, None)]])
@@ -85,17 +113,17 @@ def test_a_rung_keeps_whose_functions_they_were(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "causal_weights", check("1.2", causal_weights))
     ladder.climb("mine", each_head, seconds=1, file=tmp_path / "ladder.json")
     assert ladder.rungs(tmp_path / "ladder.json")[0]["ours"] == ["1.2"]
-    (line,) = ladder.draw(tmp_path / "ladder.json").lines
-    assert line.get_label().startswith("mine (our solution of 1.2): ")
+    (name,) = ladder.draw(tmp_path / "ladder.json").texts
+    assert name.get_text().endswith("our solution\nof 1.2")
 
 
-def test_a_label_has_the_time_and_the_picture_says_that_one_seed_ranks_nothing(tmp_path):
+def test_a_name_has_what_is_kept_and_the_picture_says_that_one_seed_ranks_nothing(tmp_path):
     rung = {"name": "mine", "steps": 339, "seconds": 40.3, "bits": 2.04, "bytes": 19_200}  # a run of an earlier edition
     rung["milliseconds"] = {"50": 1.0, "400": 2.0}
     (tmp_path / "ladder.json").write_text(json.dumps([rung]), encoding="utf-8")
     ax = ladder.draw(tmp_path / "ladder.json")
-    assert ax.lines[0].get_label() == "mine: 2.04 bits per character after 339 steps in 40 s, 19 kB at 400"
-    assert "one seed" in ax.figure.legends[0].get_title().get_text()
+    assert ax.texts[0].get_text() == "mine\nkeeps 19 kB\n339 steps"
+    assert "one seed" in ax.get_legend().get_title().get_text()
 
 
 def test_a_state_stays_as_large_as_it_is_and_all_tokens_do_not():

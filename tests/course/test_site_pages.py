@@ -23,7 +23,7 @@ from smalearn.course import cli, progress, site
 from smalearn.course.exercises import registry
 from smalearn.course.site import explorers, home, pages, reference
 from smalearn.course.site.concordance import page as concordance
-from smalearn.course.site.latex import latex
+from smalearn.course.site.latex import inline, latex
 from smalearn.course.widgets import StateExplorer
 from smalearn.course.workbook import notebook
 
@@ -246,6 +246,21 @@ def test_constants_and_formulas_of_the_reference_are_set(small):
 )
 def test_a_formula_becomes_latex(block, formula):
     assert formula in latex(block)
+
+
+@pytest.mark.parametrize(
+    ("text", "formulas"),
+    [
+        ("Masked: (L ∘ (Q K^T)) V, with a causal L.", ["(L ∘ (Q K^T)) V"]),
+        ("a state S_t = alpha_t S_(t-1) (see 002), for j <= t", ["S_t = alpha_t S_(t-1)", "j <= t"]),
+        ("the rank (of K^T) and a K^T = sum of all", ["K^T", "K^T"]),
+        ("a run of run_in_process, 1 = one, e.g. SSM = S and Q, K, V", []),
+    ],
+)
+def test_formulas_are_found_in_prose(text, formulas):
+    parts = inline(text)
+    assert "".join(part for part, _ in parts) == text
+    assert [part for part, formula in parts if formula] == formulas
 
 
 @pytest.mark.parametrize(

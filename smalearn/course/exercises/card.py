@@ -7,7 +7,7 @@ import torch
 
 from smalearn.course.exercises.compare import sentence_case
 from smalearn.course.exercises.judge import Result
-from smalearn.course.exercises.report import arguments, excerpts, plain_pair, tally
+from smalearn.course.exercises.report import WRITTEN_OUT, arguments, excerpts, plain_pair, tally
 
 __all__ = ["SYMBOLS", "card", "note"]
 
@@ -24,25 +24,31 @@ div.smalearn-card h4 span { float: right; opacity: .7; letter-spacing: .15em; fo
 div.smalearn-card p { margin: .35em 0; }
 div.smalearn-card .reason { font-weight: 600; }
 div.smalearn-card .faint { opacity: .75; font-size: .92em; }
-div.smalearn-card .table { display: inline-block; margin: .3em 2em .3em 0; vertical-align: top; }
+div.smalearn-card .table { display: inline-block; margin: .3em 2em .3em 0; vertical-align: top;
+  max-width: 100%; overflow-x: auto; }
 div.smalearn-card table { margin: 0; border-collapse: collapse; font-size: .92em; background: none; }
 div.smalearn-card caption { text-align: left; white-space: nowrap; opacity: .75; caption-side: top; padding: 0; }
 div.smalearn-card td { font-family: var(--jp-code-font-family, monospace); text-align: right; padding: .1em .45em;
   border: 1px solid rgba(128, 128, 128, .35); background: none; }
 div.smalearn-card td.off { background: color-mix(in srgb, #d1495b 28%, transparent); font-weight: 600; }
+div.smalearn-card .calls { opacity: .75; font-size: .92em; }
+div.smalearn-card .calls button { font: inherit; color: inherit; background: none; border: 1px solid currentColor;
+  border-radius: 4px; padding: .15em .7em; margin-right: .5em; cursor: pointer; }
 div.smalearn-card pre { margin: .3em 0; padding: .3em .6em; white-space: pre-wrap;
   background: rgba(128, 128, 128, .12) !important; }
 """
 
 
-def card(result: Result, after: Sequence[str], dots: str | None = None) -> str:
-    """Write a result as HTML, `after` below it; `dots` has a mark for each exercise, None outside of a notebook."""
+def card(result: Result, after: Sequence[str], dots: str | None = None, calls: Sequence[str] = ()) -> str:
+    """Write a result as HTML, `after` and `calls` below it; `dots` has a mark for each exercise, None elsewhere."""
     if result.outcome == "not started":
         return ""
     edge = COLOURS.get(result.outcome, WRONG)
+    line = " · ".join(f"<code>{escape(call)}</code>" for call in calls)
     return (
         f'<div class="smalearn-card" style="--edge: {edge}" role="group" aria-label="{escape(result.exercise.id)}">'
-        f"<style>{STYLE}</style>{''.join(_parts(result, after, dots))}</div>"
+        f"<style>{STYLE}</style>{''.join(_parts(result, after, dots))}"
+        f"{line and f'<p class=calls>{line}</p>'}</div>"
     )
 
 
@@ -66,7 +72,11 @@ def _parts(result: Result, after: Sequence[str], dots: str | None) -> Iterator[s
     if result.case is None:
         yield _faint([tally(result)] if tally(result) else [])
     elif lines := arguments(result):
-        yield _faint([f"{tally(result)}; {'the smallest' if result.smallest else 'one'} that did not:"]) + _pre(lines)
+        yield _faint([f"{tally(result)}; {'the smallest' if result.smallest else 'one'} that did not:"])
+        small = {name: value for name, value in result.arguments.items() if _is_small(value)}
+        yield f"<div>{''.join(_table(name, _rows(value)) for name, value in small.items())}</div>"
+        if others := [line for line in lines if line.split()[0] not in small]:
+            yield _pre(others)
     else:
         yield _faint([tally(result)])
     if problem and problem.target is not None:
@@ -79,6 +89,15 @@ def _parts(result: Result, after: Sequence[str], dots: str | None) -> Iterator[s
         name = exercise.solution.__name__
         yield _faint([f"{name} is our solution from here on; to have yours back, run its cell."])
     yield "".join(f"<p>{escape(text)}</p>" for text in after if text)
+
+
+def _is_small(value: object) -> bool:
+    """Whether an argument is written out as a table."""
+    return isinstance(value, torch.Tensor) and 0 < value.numel() <= WRITTEN_OUT and 1 <= value.ndim <= 2
+
+
+def _rows(argument: torch.Tensor) -> list[list[str]]:
+    return [[f"{entry:.4g}" for entry in row] for row in argument.reshape(-1, argument.shape[-1]).tolist()]
 
 
 def _faint(texts: Sequence[str]) -> str:
@@ -96,10 +115,15 @@ def _tables(target: object, answer: object) -> Iterator[str]:
     else:
         pair, facts = [[[text]] for text in plain_pair(target, answer)], ""
     for caption, entries, other in zip(("expected", "your answer"), pair, reversed(pair), strict=True):
-        rows = [
-            "".join(f"<td{' class=off' if a != b else ''}>{escape(a)}</td>" for a, b in zip(line, beside, strict=True))
-            for line, beside in zip(entries, other, strict=True)
-        ]
-        table = f"<table><caption>{caption}</caption><tr>{'</tr><tr>'.join(rows)}</tr></table>"
-        yield f'<div class="table">{table}</div>'  # JupyterLab decides on the margins of tables themselves
+        yield _table(caption, entries, other)
     yield _faint([facts] if facts else [])
+
+
+def _table(caption: str, entries: Sequence[Sequence[str]], other: Sequence[Sequence[str]] | None = None) -> str:
+    """One of them, entries that differ from those of the other marked."""
+    rows = [
+        "".join(f"<td{' class=off' if a != b else ''}>{escape(a)}</td>" for a, b in zip(line, beside, strict=True))
+        for line, beside in zip(entries, other or entries, strict=True)
+    ]
+    table = f"<table><caption>{escape(caption)}</caption><tr>{'</tr><tr>'.join(rows)}</tr></table>"
+    return f'<div class="table">{table}</div>'  # JupyterLab decides on the margins of tables themselves

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from smalearn.course.exercises.buttons import answering
 from smalearn.course.exercises.card import SYMBOLS, card, note
 from smalearn.course.exercises.compare import Difference
 from smalearn.course.exercises.core import Exercise, count_lines, find, registry
 from smalearn.course.exercises.judge import LIMIT, Result, evaluate
-from smalearn.course.exercises.report import WIDTH, record, render, show, show_code
+from smalearn.course.exercises.report import WIDTH, arguments, record, render, show, show_code
 from smalearn.course.exercises.run import run
 
 __all__ = ["CheckFailed", "case", "check", "follow", "hint", "solution"]
@@ -86,12 +87,23 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
         after = ["Later cells use yours." if used else slow]
     lines = [line for text in after for line in textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")]
     text = "\n".join([render(result), *lines])
-    show(text, record(result), card(result, after, _dots(exercise)))
+    calls = _calls(result)
+    page = card(result, after, _dots(exercise), [f'{name}("{exercise.id}")' for name in calls])
+    show(text, record(result), page, functools.partial(answering, calls=calls))
     if used:
         return attempt
     if os.environ.get("SMALEARN_STRICT") == "1":
         raise CheckFailed(text)
     return _reference(exercise)
+
+
+def _calls(result: Result) -> dict[str, Callable[[], object]]:
+    """What helps after a result, each as a function of nothing that shows, or returns, a text."""
+    id, wrong = result.exercise.id, result.outcome != "passed"
+    calls = {"hint": lambda: hint(id)} if wrong else {}
+    if result.case is not None:
+        calls["case"] = lambda: "\n".join(arguments(result))
+    return calls | {"solution": lambda: solution(id)}
 
 
 def _as_fast(exercise: Exercise, attempt: Callable) -> bool:

@@ -3,7 +3,7 @@
 import math
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -215,12 +215,17 @@ def _in_ipython() -> bool:
     return get_ipython() is not None
 
 
-def show(text: str, record: Mapping[str, object] | None = None, html: str = "") -> None:
+def show(
+    text: str,
+    record: Mapping[str, object] | None = None,
+    html: str = "",
+    alive: Callable[[str], Mapping[str, object]] = lambda html: {},
+) -> None:
     """Display a text, in a notebook as a card and with a record; elsewhere print it, whatever the console can write."""
     if _in_ipython():
         from IPython.display import display
 
-        rich = {"text/html": html, MIME: dict(record or {})}
+        rich = {**alive(html), "text/html": html, MIME: dict(record or {})}
         display({"text/plain": text} | {kind: value for kind, value in rich.items() if value}, raw=True)
         return
     try:

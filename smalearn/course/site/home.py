@@ -80,7 +80,7 @@ def _cards(course, places):
 def _card(path, place, line):
     number, _, title = notebook.read(path)["cells"][0]["source"].partition("\n")[0].strip("# ").partition(" · ")
     words = f"<span>{escape(number)}</span> {escape(title)}"
-    picture = f'<img loading="lazy" alt="" src="_static/stills/{path.stem}.png">'
+    picture = f'<i><img loading="lazy" alt="" src="_static/stills/{path.stem}.png"></i>'
     link = place.replace(".ipynb", ".html")
     return f'<li><a href="{link}">{picture}<strong>{words}</strong></a><small>{escape(line)}</small></li>'
 

@@ -2,23 +2,32 @@
 
 import re
 
-__all__ = ["latex"]
+__all__ = ["inline", "latex"]
 
-FUNCTIONS = "conv|diag|exp|l2norm|log|max|min|norm|rope|scores|sigmoid|softmax|softplus|tril|SiLU"
+FUNCTIONS = "blkdiag|conv|cumsum|diag|exp|l2norm|log|max|min|norm|relu|rope|scores|sigmoid|softmax|softplus|sqrt|tril"
+FUNCTIONS += "|SiLU"
+GREEK = "alpha|beta|gamma|eta|theta|kappa|lambda|sigma|phi|psi"
 WORDS = "and|at|for|if|last|in|out|first|each|where"
 SIGNS = {"²": "^2", "∘": r"\circ ", "·": r"\cdot ", "≤": r"\le ", "≥": r"\ge ", "−": "-", "Σ": r"\sum "}
-SIGNS |= {"←": r"\leftarrow ", "∝": r"\propto ", "...": r"\cdots ", "…": r"\dots "}
+SIGNS |= {"←": r"\leftarrow ", "∝": r"\propto ", "...": r"\cdots ", "…": r"\dots ", "⊕": r"\oplus "}
 RELATION = r"\s*(=|←|∝)\s+"
+OPERATION = "[-+*/=<>∘·≤≥∝←]"
+SIGN = r"[\^_=∘·√Σ≤≥]|\b(" + FUNCTIONS + r")\("  # no formula is without one
+EDGES = (
+    rf"((?:a (?!{OPERATION})|{OPERATION}+\s)*)(.*?)((?:\s{OPERATION}+(?=\s)|[\s.,;:])*)"  # of a run: not in a formula
+)
+PROSE = WORDS + r"|.*[A-Z]{3}.*|\(?[\dA-Z]{2,}:.*"  # words that begin and end a formula in a text
 TOKEN = re.compile(
     r"\s+"
     r"|log_(?P<logarithm>[a-zα-ω])(?![a-z])"
+    r"|(?P<greek>" + GREEK + r")(?![a-z])"
     r"|(?P<function>" + FUNCTIONS + r")(?=[\s(\[_])"
     r"|(?P<word>" + WORDS + r")\b"
     r"|(?P<script>[_^])(?P<body>\((?P<inner>[^()]*)\)|\{(?P<braced>[^{}]*)\}|-?\w)(?P<more>\w*)"
     r"|√(?P<root>\w)"
     r"|(?P<name>d?[A-Za-zα-ωΑ-ΡΤ-Ω]'*)(?![a-z])"
     r"|(?P<number>\d+(\.\d+)?)"
-    r"|(?P<sign>\.\.\.|[²∘·≤≥−←∝…Σ])"
+    r"|(?P<sign>\.\.\.|[²∘·≤≥−←∝…Σ⊕])"
     r"|(?P<other>[-+/|()\[\],.;:=<>'])"
 )
 
@@ -34,6 +43,37 @@ def latex(block: str) -> str | None:
     if None in lines:
         return None
     return r"\begin{aligned}" + r"\\{}".join(lines) + r"\end{aligned}"
+
+
+def inline(text: str) -> list[tuple[str, str | None]]:
+    r"""Split prose into parts, each with its LaTeX where it is a formula: neighbouring words of letters and signs.
+
+    Example:
+        >>> inline("the matrix is L ∘ C B^T.")
+        [('the matrix is ', None), ('L ∘ C B^T', 'L \\circ  C B^{\\top }'), ('.', None)]
+    """
+    parts, run = [], ""
+    for word in [*re.findall(r"\S+\s*", text), ""]:
+        bare = word.rstrip().rstrip(".,;:")
+        is_sign = bool(bare) and not re.fullmatch(PROSE, bare) and _formula(bare) is not None
+        run += word * is_sign
+        if not is_sign or (word.rstrip() != bare and run.count("(") <= run.count(")")):
+            parts += [*_found(run), (word * (not is_sign), None)]
+            run = ""
+    return [(part, formula) for part, formula in parts if part]
+
+
+def _found(run):
+    """Take a formula out of words that could be one: what stands before it, the formula, what stands behind."""
+    head, body, tail = re.fullmatch(EDGES, run, re.DOTALL).groups()
+    if body.startswith("(") and body.count("(") > body.count(")"):
+        head, body = head + "(", body[1:]
+    if body.endswith(")") and body.count(")") > body.count("("):
+        body, tail = body[:-1], ")" + tail
+    is_whole = all(body.count(left) == body.count(right) for left, right in ("()", "[]"))
+    signs = body.replace("<=", "≤").replace(">=", "≥").replace(" o ", " ∘ ")
+    formula = _formula(signs) if is_whole and re.search(SIGN, signs) else None
+    return [(head, None), (body, formula), (tail, None)] if formula else [(run, None)]
 
 
 def _line(line):
@@ -68,6 +108,8 @@ def _part(token):
     """Translate one token."""
     if token["function"]:
         return rf"\operatorname{{{token['function']}}}"
+    if token["greek"]:
+        return rf"\{token['greek']} "
     if token["word"]:
         return rf"\text{{ {token['word']} }}"
     if token["logarithm"]:

@@ -7,7 +7,7 @@ import re
 import smalearn
 from smalearn.course.site.latex import latex
 
-__all__ = ["SETTINGS", "pages", "setup"]
+__all__ = ["SETTINGS", "pages", "rooms", "setup"]
 
 WORKSHOP = {"course"}
 PARTS = ["fast.distributed"]
@@ -47,15 +47,19 @@ SETTINGS = {
 }
 
 
+def rooms() -> list[str]:
+    """Name the rooms of the mathematics, each a page."""
+    names = sorted([*(module.name for module in pkgutil.iter_modules(smalearn.__path__)), *PARTS])
+    return [name for name in names if name.partition(".")[0] not in WORKSHOP and not name.startswith("_")]
+
+
 def pages() -> dict[str, str]:
     """Write Markdown: a page for each room of the mathematics, with every public name in it, and a list of them."""
-    names = sorted([*(module.name for module in pkgutil.iter_modules(smalearn.__path__)), *PARTS])
-    rooms = [name for name in names if name.partition(".")[0] not in WORKSHOP and not name.startswith("_")]
-    lines = {room: _first_line(room) for room in rooms}
+    lines = {room: _first_line(room) for room in rooms()}
     rows = [f"| [{room}](reference/{room}.md) | {line} |" for room, line in lines.items()]
-    order = "\n".join(["```{toctree}", ":hidden:", "", *(f"reference/{room}" for room in rooms), "```"])
+    order = "\n".join(["```{toctree}", ":hidden:", "", *(f"reference/{room}" for room in lines), "```"])
     pages = {"reference": "\n".join([INTRODUCTION, *rows, "", TRANSFORMS, order, ""])}
-    for room in rooms:
+    for room in lines:
         pages[f"reference/{room}"] = f"# {room}\n\n```{{eval-rst}}\n.. automodule:: smalearn.{room}\n```\n"
     return pages
 

@@ -4,7 +4,7 @@ import { factors } from "./kernel_runs.js";
 
 // DOT, the kind of a step, comes from kernel_tracer.py.
 // All in pixels: a line of text, between tensors, all of them, a program; a tile, two lanes, a bar, around it, the units.
-export const [TITLE, GAP, TALL, MARK] = [20, 14, 250, 9];
+export const [TITLE, GAP, TALL, MARK] = [20, 14, 180, 9];
 export const [LEAST, WIDE, BAR, RIM, UNITS] = [16, 640, 7, 16, 250];
 
 export const panelName = ({ name, panels }, panel) => (panels === 1 ? name : `${name} [${panel}]`);
@@ -22,17 +22,25 @@ function flow(boxes, [left, width], top) {
   return { places, bottom: y + tall };
 }
 
+/** Pixels of a side of a tile on the chip. */
+export const tileOf = (size) => Math.max(2.5 * size, LEAST);
+
 /** The tiles (name, rows, columns) of the chip or of its units under a line of text, drawn to one scale. */
 export function flowTiles(tiles, [left, width], top) {
   const boxes = tiles.map(([name, rows, columns]) => ({
-    wide: Math.max(2 * columns, LEAST, 6.5 * Math.max(name.length, cells(rows, columns).length)),
-    high: Math.max(2 * rows, LEAST) + 14,
+    wide: Math.max(tileOf(columns), 6.5 * Math.max(name.length, cells(rows, columns).length)),
+    high: tileOf(rows) + 14,
   }));
   return flow(boxes, [left + 6, width - 12], top + TITLE);
 }
 
-/** Pixels of a tensor's cell: a tensor of one column is wide enough to be seen. */
-export const cellOf = ({ width, height }, cell) => [Math.max(cell, LEAST / width), Math.max(cell, LEAST / height)];
+/** Pixels of a tensor's cell, across and down: a tensor of one column is wide enough to be seen. */
+export const cellOf = ({ width, height }, [x, y]) => [Math.max(x, LEAST / width), Math.max(y, LEAST / height)];
+
+/** Sizes of a cell, the largest first: it need not be a square, so that tensors fill the width. */
+const SIZES = [8, 7, 6, 5, 4.5, 4, 3.5, 3, 2.5]
+  .flatMap((down) => Array.from({ length: 60 }, (_, i) => [down * (0.6 + i / 20), down]))
+  .sort(([x, y], [u, v]) => u * v - x * y);
 
 /** Where everything of a lane stands: its programs, the panels of all tensors, the chip with its units. */
 function layOut(one, span) {
@@ -46,8 +54,10 @@ function layOut(one, span) {
     return { wide, high: operand.height * down };
   };
   const placed = (cell) => flow(panels.map((panel) => box(panel, cell)), span, top);
-  const fits = (cell) => placed(cell).bottom - top <= TALL;
-  const cell = [8, 7, 6, 5, 4, 3].find(fits) ?? Math.min(2, ...operands.map(({ width }) => (span[1] - 4) / width));
+  const tall = span[1] < 400 ? 1.5 * TALL : TALL; // on a phone there is one lane below the other
+  const fits = (cell) => placed(cell).bottom - top <= tall;
+  const least = Math.min(2, ...operands.map(({ width }) => (span[1] - 4) / width));
+  const cell = SIZES.find(fits) ?? [least, least];
   const { places, bottom } = placed(cell);
   return { span, cell, panels, places, ...layOutChip(one, span, bottom) };
 }

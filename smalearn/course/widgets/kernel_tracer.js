@@ -1,8 +1,8 @@
 // Recorded runs of programs: every access to memory, what is on the chip, and what all of it costs.
 
 import { clamp, explorer, knob, label, make, number, pointOn, short, times, trace, widthOf, write } from "./base.js";
-import { accesses, bytesOf, factors, mostBytes, read, slotOf, stepAt } from "./kernel_runs.js";
-import { BAR, LEAST, MARK, TITLE, barAt, barOf, cellAt, cellOf, cells, flowTiles, layOutAll, panelName, whereIs } from "./kernel_layout.js";
+import { accesses, bytesOf, factors, mostBytes, read, slotOf, stepAt, strays } from "./kernel_runs.js";
+import { BAR, LEAST, MARK, TITLE, barAt, barOf, cellAt, cellOf, cells, flowTiles, layOutAll, panelName, tileOf, whereIs } from "./kernel_layout.js";
 
 const TRAITS = ["design", "step"];
 // LOAD, STORE and DOT, the kinds of a step, come from kernel_tracer.py.
@@ -21,10 +21,20 @@ const span = (word, from, count) => (count === 1 ? `${word} ${from}` : `${word}s
 const perByte = (sums) => (sums.macs ? number(Number((sums.macs / bytesOf(sums)).toFixed(2))) : "0");
 const moved = (sums) => short(bytesOf(sums));
 
+/** What a program without masks has touched outside of its tensors; empty if nothing. */
+function astray({ done, operands }) {
+  const count = (wanted) =>
+    done.reduce((sum, step) => sum + (step.kind === wanted ? strays(step, operands[step.what]).length : 0), 0);
+  const [read, written] = [count(LOAD), count(STORE)];
+  const more = written ? `, and overwritten ${number(written)}` : "";
+  return read ? `Without masks it has read ${number(read)} numbers from outside of its tensors${more}` : "";
+}
+
 /** The read-out. A race gives its bytes when all have arrived: until then a reader may guess. */
-function headline({ race, lanes, fails, now, steps, soFar }) {
+function headline(shown) {
+  const { race, lanes, fails, now, steps, soFar } = shown;
   const whole = `Step ${now} of ${steps.length}: ${moved(soFar)} bytes moved, ${perByte(soFar)} multiply-adds for each`;
-  if (!race) return whole;
+  if (!race) return astray(shown) || whole;
   const left = (one) => one.steps.length - one.now;
   const status = (one, i) => (left(one) ? `has ${left(one)} steps to go` : fails && !i ? "fails" : "is done");
   if (fails || lanes.some(left)) return lanes.map((one, i) => `“${one.name}” ${status(one, i)}`).join(", ");
@@ -46,11 +56,12 @@ function describe(shown) {
   } else {
     const [masked, load] = [height * width - down * across, kind === LOAD];
     const lost = stray.filter(({ lands }) => lands[0] >= operands[what].panels).length;
+    const whose = ["another row or head", `whatever lies in memory after ${operands[what].name}`];
     const place = [span("row", row, down), span("column", column, across)].join(", ");
     says.push(`${load ? "loads" : "stores"} ${place} of ${panelName(operands[what], panel)}: ${number(bytes)} bytes. `);
     if (masked) says.push(`A mask switches off ${masked} of ${height * width} lanes. `);
-    if (stray.length) says.push(`It ${load ? "reads" : "writes"} ${stray.length} entries outside, for want of a mask`);
-    if (stray.length) says.push(lost ? `, ${lost} of them behind the end of the tensor. ` : ". ");
+    const owners = [stray.length - lost, lost].flatMap((count, i) => (count ? `${count} numbers of ${whose[i]}` : []));
+    if (stray.length) says.push(`For want of a mask it ${load ? "reads" : "overwrites"} ${owners.join(" and ")}. `);
   }
   if (held[chip].length) says.push(`On the chip: ${held[chip].map(([name]) => name).join(", ")}. `);
   if (shown.fails && now === steps.length) says.push(`Here it ends: ${shown.fails}. `);
@@ -147,7 +158,7 @@ function paintTiles(pen, tiles, { span, top }, { text, used = [] }, { colour, fo
   pen.font = font(12);
   for (const [i, [x, y]] of flowTiles(tiles, span, top).places.entries()) {
     const [name, rows, columns] = tiles[i];
-    const [wide, high] = [columns, rows].map((size) => Math.max(2 * size, LEAST));
+    const [wide, high] = [columns, rows].map(tileOf);
     const frame = used.includes(i) ? { line: colour("ink"), thick: 2.5 } : { line: colour("dim") };
     rectangle(pen, [x, y, wide, high], { fill: colour(name === "H" ? "other-3" : "other-2"), ...frame });
     pen.fillStyle = colour("ink");
@@ -182,8 +193,7 @@ function flights(one, layout) {
   if (last.kind === DOT) {
     const [pair, { places }] = [factors(one, last), flowTiles(factors(one, last), units.span, units.top)];
     return pair.slice(0, 2).map(([name, rows, columns], i) => {
-      const size = [columns, rows].map((cells) => Math.max(2 * cells, LEAST));
-      return { from: slot(name), to: places[i], size, fill: "other-2" };
+      return { from: slot(name), to: places[i], size: [columns, rows].map(tileOf), fill: "other-2" };
     });
   }
   const [x, y, right, below] = whereIs(one, layout, last.what, [last.panel, last.row, last.column]);

@@ -29,7 +29,10 @@ def _states(notebook: Notebook) -> dict[str, dict]:
     found = notebook
     for name in ("metadata", "widgets", STATE, "state"):
         found = found.get(name) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
+    found = found if isinstance(found, dict) else {}
+    return {
+        id: one for id, one in found.items() if "smalearn.course.exercises" not in json.dumps(one)
+    }  # a card's buttons
 
 
 def _keep_shown(notebook: Notebook, states: dict[str, dict]) -> None:

@@ -90,19 +90,21 @@ function keepTogether(place) {
 function filterClaims(bar) {
   const [words, corrected] = bar.querySelectorAll("input");
   const status = bar.querySelector("[role=status]");
-  const claims = [...document.querySelectorAll("article section section section")].map((section) => ({
-    section,
-    text: section.textContent.toLowerCase(),
-    isCorrected: section.querySelector(".correction") !== null,
+  const claims = [...document.querySelectorAll(".claim")].map((place) => ({
+    place,
+    text: place.textContent.toLowerCase(),
+    isCorrected: place.querySelector(".correction") !== null,
   }));
-  const sources = document.querySelectorAll("article section section:has(> section)");
   const update = () => {
     const wanted = words.value.toLowerCase().split(/\s+/);
-    for (const { section, text, isCorrected } of claims) {
-      section.hidden = (corrected.checked && !isCorrected) || !wanted.every((word) => text.includes(word));
+    for (const { place, text, isCorrected } of claims) {
+      place.hidden = (corrected.checked && !isCorrected) || !wanted.every((word) => text.includes(word));
     }
-    for (const source of sources) source.hidden = !source.querySelector("section:not([hidden])");
-    status.textContent = `${claims.filter(({ section }) => !section.hidden).length} of ${claims.length} claims`;
+    for (const source of document.querySelectorAll("details:has(.claim)")) {
+      source.parentElement.hidden = !source.querySelector(".claim:not([hidden])");
+      source.open = corrected.checked || wanted.some(Boolean) || source.querySelector(":target") !== null;
+    }
+    status.textContent = `${claims.filter(({ place }) => !place.hidden).length} of ${claims.length} claims`;
   };
   bar.addEventListener("input", update);
   bar.hidden = false;
