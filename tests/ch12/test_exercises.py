@@ -154,6 +154,7 @@ def test_a_slip_in_a_kernel_is_named(id, old, new, said):
     assert said is None or said in result.sign
 
 
+READ = "a = tl.load(log2_a + rows"
 EXACT, CARRIED = ', input_precision="ieee"', 'fX, input_precision="ieee")'
 CONSTANT = "its `length` is a `tl.constexpr` and changes with the length: each length is compiled anew"
 
@@ -172,6 +173,7 @@ CONSTANT = "its `length` is a `tl.constexpr` and changes with the length: each l
             "the state it returns is float16",
         ),
         ("12.9", CARRIED, f"{CARRIED}\n        H = H.to(X.dtype).to(tl.float32)", "has been rounded to float16"),
+        ("12.9", READ, f"H = H.to(X.dtype)\n        {READ}", "has been rounded to float16"),
         ("12.2", "length, block", "length: tl.constexpr, block", CONSTANT),
         ("12.5", "length, width", "length: tl.constexpr, width", CONSTANT),
         ("12.8", "final, length,", "final, length: tl.constexpr,", CONSTANT),

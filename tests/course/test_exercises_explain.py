@@ -111,6 +111,25 @@ def test_leading_axes(attempt, said):
     assert sign == said if said else sign != LEADING
 
 
+def twice(x):
+    """Two equal blocks."""
+    return torch.stack([x, x])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (lambda x: torch.stack([x, 0 * x]), "only the first place along axis 0 is filled in your answer"),
+        (lambda x: torch.stack([0 * x, x]), "row 0 of your answer does not change with x[0]"),
+        (lambda x: torch.stack([x.sin(), x]), ""),
+    ],
+)
+def test_what_is_right_where_it_stands_has_not_moved(attempt, said):
+    sign = evaluate(demo(twice, lambda randn: [(randn(n, 2),) for n in (1, 3, 4)]), attempt).sign
+    assert not {"late", "early"} & set(str(sign).split())
+    assert said in str(sign)
+
+
 SIZES = dataclasses.replace(ROWS, oracle=lambda Q, K: len(Q))
 
 

@@ -193,6 +193,8 @@ def test_smallest_failing_case_is_shown():
         (torch.ones(0, 3).double(), "x of shape (0, 3)"),
         (torch.ones(13), "x of shape (13,), torch.float32"),
         (torch.ones(2, dtype=torch.int64), "x = torch.tensor([1, 1])"),
+        (torch.ones(3, 2).mT, "x = torch.tensor([[1, 1, 1], [1, 1, 1]], dtype=torch.float32)  # strides (1, 2)"),
+        (torch.ones(3, 14).mT, "x of shape (14, 3), torch.float32  # strides (1, 14)"),
         ([torch.ones(13).double(), (1, None), (2,)], "x = [Tensor of shape (13,), (1, None), (2,)]"),
         (object(), "x = object"),
         ({1}, "x = set"),

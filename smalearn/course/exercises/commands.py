@@ -6,17 +6,17 @@ import inspect
 import math
 import os
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from smalearn.course import timing
 from smalearn.course.exercises.card import SYMBOLS, card, note
 from smalearn.course.exercises.compare import Difference
 from smalearn.course.exercises.core import Exercise, count_lines, find, registry
 from smalearn.course.exercises.judge import LIMIT, Result, evaluate
-from smalearn.course.exercises.report import WIDTH, record, render, show, show_code
+from smalearn.course.exercises.report import WIDTH, arguments, record, render, show, show_code
 from smalearn.course.exercises.run import run
 
 __all__ = ["CheckFailed", "case", "check", "follow", "hint", "solution"]
@@ -97,20 +97,23 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
 def _as_fast(exercise: Exercise, attempt: Callable) -> bool:
     """Whether an attempt is fast enough for later cells, on the longest arguments that it got."""
     arguments = exercise.lengths()[1] if exercise.way else exercise.draw()[-1]
-    return _seconds(attempt, arguments) <= SLOWER * _seconds(exercise.solution, arguments)
+    ours, yours = _seconds(exercise.solution, attempt, arguments)
+    return yours <= SLOWER * ours
 
 
-def _seconds(function: Callable, arguments: tuple) -> float:
-    """Least time of seven calls, as guarded as those of a check; infinite where none returns."""
-    seconds = []
+def _seconds(ours: Callable, yours: Callable, arguments: tuple) -> list[float]:
+    """Least seconds of work in seven calls of each, in turns and as guarded as in a check; infinite where none returns.
 
-    def timed(*given):
-        start = time.perf_counter()
-        function(*given)
-        seconds.append(time.perf_counter() - start)
+    Work, and in turns: a busy machine must not make one of the two look slow.
+    """
+    functions, seconds = (ours, yours), ([], [])
 
-    run(timed, [arguments] * 7, 0, LIMIT)
-    return min(seconds, default=math.inf)
+    def timed(number):
+        given = copy.deepcopy(arguments)
+        seconds[number].append(timing.seconds(lambda: functions[number](*given)))
+
+    run(timed, [(0,), (1,)] * 7, 0, LIMIT)
+    return [min(found, default=math.inf) for found in seconds]
 
 
 def _chapter(exercise: Exercise) -> dict[str, str]:
@@ -150,14 +153,14 @@ def _measures(exercise: Exercise, attempt: Callable) -> str:
     if exercise.kind in ("predict", "break"):
         return ""
     try:
-        lines = count_lines(attempt), exercise.lines
+        lines = exercise.lines, count_lines(attempt)
     except Exception:  # no source, or none that stands alone
         return ""
     arguments = exercise.draw()[-1]
-    times = [1e3 * _seconds(function, arguments) for function in (attempt, exercise.solution)]
+    times = _seconds(exercise.solution, attempt, arguments)
     if not all(map(math.isfinite, times)):
         return ""
-    yours, ours = (f"{n} line{'' if n == 1 else 's'}, {ms:.2g} ms" for n, ms in zip(lines, times, strict=True))
+    ours, yours = (f"{n} line{'' if n == 1 else 's'}, {1e3 * s:.2g} ms" for n, s in zip(lines, times, strict=True))
     return f"yours {yours}; ours {ours}"
 
 
@@ -234,6 +237,8 @@ def case(exercise: str | Exercise) -> Case | None:
         text = f"There is no case of {exercise.id} to look at: {last}."
         show(text, html=note([text]))
         return None
+    if strided := [line for line in arguments(result) if "  # strides " in line]:
+        show("\n".join(strided), html=note(strided))  # Python does not print strides
     return Case(*copy.deepcopy((result.arguments, result.expected, result.got)))
 
 

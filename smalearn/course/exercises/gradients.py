@@ -16,7 +16,7 @@ NARROW = 1e-3  # relative error that a gradient in float32 may have
 WHY = {  # what torch, or `gradient_of`, says → why there is no gradient
     "in-?place operation": "you change in place (`+=`, `y[t] = …`) a tensor that it still needs; make a new one",
     r"numpy\(\)": "NumPy knows no gradients, stay in torch",
-    r"its answer is in torch\.(\w+)": r"your answer is in \1; does a tensor that you make lack `dtype=`?",
+    r"its answer is in torch\.(\w+)": r"your answer is in \1; is there a `.double()`, or a tensor without `dtype=`?",
     r"dtype|scalar type|\b(Float|Double)\b": MIXED,
 }
 
@@ -52,12 +52,14 @@ def gradient_problem(names: Sequence[str], call: Call, target: tuple, tolerance:
     """Say what is wrong with a call of what `gradient_of` made, in a case of `as_trained`; None where it is right."""
     narrow = target[0].dtype == torch.float32
     right = "All is right in float64; in float32, as in a model" if narrow else "The values are right"
+    by = f"the gradient by {' and '.join(names)}"
     tolerance = max(NARROW, tolerance) if narrow else tolerance
     if call.error:
+        where = "All is right in float64, but not in float32, as in a model" if narrow else f"{right}, {by} is not"
         said = ((re.search(pattern, _text(call)), why) for pattern, why in WHY.items())
         why = next((found.expand(why) for found, why in said if found), "")
         own = tuple(line for line in call.error if re.match(r"line \d+ of ", line))
-        sentence = f"{right}, the gradient by {' and '.join(names)} is not: {why or 'there is none'}"
+        sentence = f"{where}: {why or ('your code stops' if narrow else 'there is none')}"
         return Difference(sentence, lines=own if why else call.error)
     if difference(call.answer, target, tolerance) is None:
         return None

@@ -88,7 +88,9 @@ def arguments(result: Result) -> list[str]:
 def argument(name: str, value: object) -> str:
     """Write an argument as a line that can be pasted; where that would be long, say what it is."""
     text = _describe(value)
-    return f"{name} {text[len('Tensor ') :]}" if text.startswith("Tensor of ") else f"{name} = {text}"
+    line = f"{name} {text[len('Tensor ') :]}" if text.startswith("Tensor of ") else f"{name} = {text}"
+    scattered = isinstance(value, torch.Tensor) and not value.is_contiguous()
+    return f"{line}  # strides {value.stride()}" if scattered else line
 
 
 def _describe(value: object) -> str:

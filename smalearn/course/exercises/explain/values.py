@@ -136,10 +136,11 @@ def _relation(pairs, near):
         if _all(pairs, holds(turn), least):
             return words
     for axis in range(pairs[0][1].ndim):
-        if all(b.ndim <= axis or b.shape[axis] < 2 for _, b in pairs):
-            continue  # along one entry all is trivially so
+        long = [(a, b) for a, b in pairs if b.ndim > axis and b.shape[axis] > 1]  # along one entry all is trivially so
+        if not _all(long, lambda a, b: a.shape == b.shape):
+            continue
         for words, turn in _ALONG.items():
-            if _all(pairs, lambda a, b: a.shape == b.shape) and _all(pairs, holds(turn, axis)):
+            if all(a.shape == b.shape and holds(turn, axis)(a, b) for a, b in pairs):
                 return words.format(axis)
     for axis, line in ((-1, "columns"), (-2, "rows")):
         if _all(pairs, lambda a, b: a.shape == b.shape and b.ndim >= 2) and _all(pairs, holds(_sorted, axis)):
@@ -191,16 +192,18 @@ _RELATIONS = [  # what is said, pairs of which one must agree, how many cases wi
 ]
 
 
-def _late(answer, target, axis):
-    """The answer's lines along an axis from the second on, and the right ones from the first on."""
+def _moved(answer, target, axis, late):
+    """The answer's lines along an axis but for one, and the right ones a place away, unless they are right in place."""
     size = target.shape[axis] - 1
-    yield answer.narrow(axis, 1, size), target.narrow(axis, 0, size)
+    part, place, other = (x.narrow(axis, k, size) for x, k in ((answer, late), (target, late), (target, 1 - late)))
+    if not size or not alike(part, place, CLOSE):
+        yield part, other
 
 
 _ALONG = {
     "your answer is the right one in reverse order along axis {}": lambda a, b, d: [(a.flip(d), b)],
-    "your answer is one place late along axis {}": _late,
-    "your answer is one place early along axis {}": lambda a, b, d: [pair[::-1] for pair in _late(b, a, d)],
+    "your answer is one place late along axis {}": lambda a, b, d: _moved(a, b, d, 1),
+    "your answer is one place early along axis {}": lambda a, b, d: _moved(a, b, d, 0),
     "only the first place along axis {} is filled in your answer, the others are 0": lambda a, b, d: [
         (a, torch.cat([b.narrow(d, 0, 1), 0 * b.narrow(d, 1, b.shape[d] - 1)], d))
     ],
