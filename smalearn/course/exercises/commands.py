@@ -19,8 +19,6 @@ from smalearn.course.exercises.judge import LIMIT, Result, evaluate
 from smalearn.course.exercises.report import WIDTH, arguments, record, render, show, show_code
 from smalearn.course.exercises.run import run
 
-__all__ = ["CheckFailed", "case", "check", "follow", "hint", "solution"]
-
 
 @dataclass
 class _Session:
@@ -81,7 +79,9 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
     if used:
         after = [exercise.insight, " · ".join(filter(None, [_measures(exercise, attempt), ", ".join(_next(exercise))]))]
     elif result.outcome == "not as asked":
-        used = _as_fast(exercise, attempt)
+        arguments = exercise.lengths()[1] if exercise.way else exercise.draw()[-1]  # the longest that it got
+        ours, yours = _seconds(exercise.solution, attempt, arguments)
+        used = yours <= SLOWER * ours
         slow = f"It takes more than {SLOWER} times as long as our solution, which later cells use."
         after = ["Later cells use yours." if used else slow]
     lines = [line for text in after for line in textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")]
@@ -92,13 +92,6 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
     if os.environ.get("SMALEARN_STRICT") == "1":
         raise CheckFailed(text)
     return _reference(exercise)
-
-
-def _as_fast(exercise: Exercise, attempt: Callable) -> bool:
-    """Whether an attempt is fast enough for later cells, on the longest arguments that it got."""
-    arguments = exercise.lengths()[1] if exercise.way else exercise.draw()[-1]
-    ours, yours = _seconds(exercise.solution, attempt, arguments)
-    return yours <= SLOWER * ours
 
 
 def _seconds(ours: Callable, yours: Callable, arguments: tuple) -> list[float]:
@@ -153,7 +146,7 @@ def _measures(exercise: Exercise, attempt: Callable) -> str:
     if exercise.kind in ("predict", "break"):
         return ""
     try:
-        lines = exercise.lines, count_lines(attempt)
+        lines = count_lines(exercise.solution), count_lines(attempt)
     except Exception:  # no source, or none that stands alone
         return ""
     arguments = exercise.draw()[-1]

@@ -10,8 +10,6 @@ import torch
 from smalearn.course.exercises.compare import KINDS, kind, sentence_case
 from smalearn.course.exercises.judge import Result
 
-__all__ = ["arguments", "excerpts", "plain_pair", "record", "render", "show", "show_code", "side_by_side", "tally"]
-
 MIME = "application/vnd.smalearn.check+json"
 WIDTH = 100
 PANEL = 46  # two of them, and what stands between them, make a page
