@@ -183,11 +183,7 @@ def _reference(exercise: Exercise) -> Callable:
 
 
 def hint(exercise: str | Exercise) -> None:
-    """Show the hints of an exercise: the first at once, one more after each further attempt that is wrong.
-
-    Raises:
-        ValueError: the id is unknown.
-    """
+    """Show the hints of an exercise: the first at once, one more after each further attempt that is wrong."""
     exercise = find("hint", exercise)
     id, total = exercise.id, len(exercise.hints)
     if not _session.hints[id] or _session.wrong[id]:
@@ -213,9 +209,6 @@ def case(exercise: str | Exercise) -> Case | None:
 
     Where there is none, a sentence says so, and None is returned.
 
-    Raises:
-        ValueError: the id is unknown.
-
     Example:
         >>> _ = check("0.1", lambda V: V)  # doctest: +ELLIPSIS
         ✗ 0.1 ...
@@ -236,11 +229,7 @@ def case(exercise: str | Exercise) -> Case | None:
 
 
 def solution(exercise: str | Exercise) -> None:
-    """Show the source of the reference solution, the one that the tests run, and what it is good for.
-
-    Raises:
-        ValueError: the id is unknown.
-    """
+    """Show the source of the reference solution, the one that the tests run, and what it is good for."""
     exercise = find("solution", exercise)
     try:
         source = exercise.code

@@ -249,16 +249,8 @@ def _name(node: ast.expr) -> str:
 def exercise(id: str, title: str, **fields: object) -> Callable[[Callable], Callable]:
     """Make the decorated function the solution of a new exercise, and register it; TEACHING.md shows one.
 
-    Args:
-        id: chapter and number, "1.2".
-        title: a few words.
-        **fields: the others of `Exercise`.
-
-    Returns:
-        A decorator that returns the function as it is.
-
-    Raises:
-        ValueError: a field is wrong, or the id belongs to an exercise with another title.
+    The other fields are those of `Exercise`. The function stays as it is. A ValueError tells a field that is wrong, or
+    an id that belongs to an exercise with another title.
     """
 
     def make(solution: Callable) -> Callable:

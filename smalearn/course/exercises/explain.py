@@ -1,9 +1,10 @@
 """What is said of a wrong answer that no list knows: one list of explainers, in one order, under one budget of time.
 
-Here are those of its form: another dtype, no leading axes, entries that nobody wrote.
+Here are those of its form: another dtype or order, no leading axes, entries that nobody wrote.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -110,6 +111,20 @@ def leading_axes(asked: Asked) -> str | None:
     return LEADING if only else None
 
 
+def other_order(asked: Asked) -> str | None:
+    """Say that the items of a tuple are right and stand in another order, the same in every case."""
+    targets, answers = asked.targets, asked.answers or [None]
+    if not all(isinstance(x, tuple | list) and len(x) == len(targets[0]) for x in (*targets, *answers)):
+        return None
+    for order in list(itertools.permutations(range(len(targets[0]))))[1:]:  # the first is the order that is asked for
+        pairs = list(zip(answers, targets, strict=True))
+        if all(all(alike(a[k], b[place], asked.near) for k, place in enumerate(order)) for a, b in pairs):
+            return (
+                f"the items of your answer are right, but not their order: they are items {', '.join(map(str, order))}"
+            )
+    return None
+
+
 class _Zeros(TorchFunctionMode):
     """Makes `torch.empty` give zeros."""
 
@@ -151,7 +166,7 @@ def with_leading_axes(cases: Sequence[tuple]) -> list[int]:
     return [k for k, count in enumerate(axes) if count > axes[0]]
 
 
-ORDER = (changed_in_place, other_dtype, leading_axes, unwritten, values, changed_rows)
+ORDER = (changed_in_place, other_dtype, leading_axes, unwritten, other_order, values, changed_rows)
 
 
 def explain(asked: Asked) -> str | None:

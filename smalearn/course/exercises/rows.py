@@ -16,6 +16,7 @@ NOTHING = 1e-12  # what rounding alone changes, in parts of the largest entry
 MOST = 8  # rows of an argument that are halved
 OF_ALL = "your answer does not change with "  # a single case may have nothing but ones, or chunks of one
 LEAST = 3  # rows that an argument must have: fewer show no pattern
+WORDS = {0: ("row", "{}[{}]"), -1: ("column", "{}[..., {}]")}  # by axis
 
 
 def changed_rows(asked):
@@ -23,31 +24,38 @@ def changed_rows(asked):
     if not (asked.attempt and asked.answers and asked.in_form):
         return None
     exercise, attempt = asked.exercise, asked.attempt
-    for number, case in sorted(asked.failing, key=lambda numbered: not _plain(numbered[1])):
+    cases = sorted(asked.failing, key=lambda numbered: not _plain(numbered[1]))
+    for axis, (number, case) in itertools.product(WORDS, cases):
         if (item := asked.item(number - 1)) is None:
             continue
         for place, x in enumerate(case):
-            long = isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim
-            if not long or len(x) < LEAST:
+            if not (isinstance(x, torch.Tensor) and x.is_floating_point() and _long(x, axis)):
                 continue
             if asked.late:
                 return None
-            seen = _seen(exercise, attempt, case, place, item)
-            if seen and _denied(exercise, seen, place, item):
+            where = place, axis, item
+            seen = _seen(exercise, attempt, case, where)
+            if seen and _denied(exercise, seen, where):
                 continue
-            said = seen and _said(seen, exercise.names[place])
-            if said and (not said.startswith(OF_ALL) or _said_of_all(asked, place, item, said)):
+            said = seen and _said(seen, exercise.names[place], axis)
+            if said and (not said.startswith(OF_ALL) or _said_of_all(asked, where, said)):
                 whose = "your answer" if item < 0 else f"item {item} of your answer"
                 asked.shown = number - 1
                 return said.replace("your answer", whose)
     return None
 
 
-def _said_of_all(asked, place, item, said):
+def _long(x, axis):
+    """Whether a tensor has rows, or columns beside rows, and enough of them."""
+    return x.ndim > (axis < 0) and x.shape[axis] >= LEAST
+
+
+def _said_of_all(asked, where, said):
     """Whether a sentence about all rows holds in every wrong case that has enough of them."""
-    long = [case for _, case in asked.failing if case[place].ndim and len(case[place]) >= LEAST]
-    every = [_seen(asked.exercise, asked.attempt, case, place, item) for case in long]
-    return all(_said(seen, asked.exercise.names[place]) == said for seen in every if seen)
+    place, axis, _ = where
+    long = [case for _, case in asked.failing if _long(case[place], axis)]
+    every = [_seen(asked.exercise, asked.attempt, case, where) for case in long]
+    return all(_said(seen, asked.exercise.names[place], axis) == said for seen in every if seen)
 
 
 def _plain(case):
@@ -67,46 +75,48 @@ class _Seen:
     missing: torch.Tensor  # the other way round
 
 
-def _smaller(x, row):
+def _smaller(x, axis, row):
     """The same with one row made smaller, no two of its entries by the same factor; None where that changes nothing."""
     other = x.clone()
-    part = other[row]
+    part = other.select(axis, row)
     part.mul_(torch.linspace(0.5, 0.8, part.numel(), dtype=part.dtype).view(part.shape))
     return None if torch.equal(other, x) else other  # zeros and infinities stay what they are
 
 
-def _denied(exercise, seen, place, item):
+def _denied(exercise, seen, where):
     """Whether in another case the right answer does change where yours changes and must not."""
-    extra = seen.extra.nonzero()
+    (place, axis, _), extra = where, seen.extra.nonzero()
     if not len(extra):
         return False
     line, row = extra[0, 0].item(), seen.rows[extra[0, 1]]
     return any(
-        _changes(exercise, case, place, item, line - row, k)
+        _changes(exercise, case, where, line - row, k)
         for case in exercise.draw(0)
-        for k in ([row] if row < len(case[place]) else range(min(len(case[place]), MOST)))
+        for k in ([row] if row < case[place].shape[axis] else range(min(case[place].shape[axis], MOST)))
     )
 
 
-def _changes(exercise, case, place, item, later, row):
+def _changes(exercise, case, where, later, row):
     """Whether the right answer changes, so many rows later, with this row of an argument."""
-    other = _smaller(case[place], row)
+    place, axis, item = where
+    other = _smaller(case[place], axis, row)
     pair = None if other is None else _pair(item, [exercise.oracle] * 2, [case, _with(case, place, other)])
     if pair is None:
         return False
-    change = _lines(pair[1] - pair[0])
+    change = _lines(pair[1] - pair[0], axis)
     inside = 0 <= row + later < len(change)
     return bool(inside and change[row + later].abs().max() > NOTHING * pair[0].abs().max())
 
 
-def _seen(exercise, attempt, case, place, item):
+def _seen(exercise, attempt, case, where):
+    place, axis, item = where
     x, columns = case[place], []
-    rows = [round(k) for k in torch.linspace(0, len(x) - 1, min(MOST, len(x))).tolist()]
+    rows = [round(k) for k in torch.linspace(0, x.shape[axis] - 1, min(MOST, x.shape[axis])).tolist()]
     start = _pair(item, [attempt, exercise.oracle], [case] * 2)
     if start is None:
         return None
     for row in rows:
-        if (other := _smaller(x, row)) is None:
+        if (other := _smaller(x, axis, row)) is None:
             return None
         found = _pair(item, [attempt, exercise.oracle], [_with(case, place, other)] * 2)
         if found is None:
@@ -114,7 +124,7 @@ def _seen(exercise, attempt, case, place, item):
         columns.append([new - old for new, old in zip(found, start, strict=True)])
     size = start[1].abs().max()
     near = max(exercise.tolerance, 1e-9) * size
-    lines = [[_lines(change) for change in column] for column in columns]
+    lines = [[_lines(change, axis) for change in column] for column in columns]
     yours, right = (torch.stack([column[k].abs().amax(1) for column in lines], 1) for k in (0, 1))
     does, must = yours > near, right > near
     least = NOTHING * start[0].abs().max()  # yours may be much smaller than the right answer
@@ -136,12 +146,13 @@ def _pair(item, functions, cases):
     return pair if fits else None
 
 
-def _lines(change):
-    """The rows of a change, each flat."""
-    return change.reshape(len(change) if change.ndim else 1, -1)
+def _lines(change, axis):
+    """The rows of a change along an axis, each flat."""
+    return change.reshape(1, 1) if change.ndim == 0 else change.movedim(axis, 0).reshape(change.shape[axis], -1)
 
 
-def _said(seen: _Seen, name: str) -> str | None:
+def _said(seen: _Seen, name: str, axis: int) -> str | None:
+    of, written = WORDS[axis]
     extra, missing = seen.extra, seen.missing
     count, own = len(seen.must), torch.tensor(seen.rows)
     line = torch.arange(count)[:, None]
@@ -149,7 +160,7 @@ def _said(seen: _Seen, name: str) -> str | None:
     def at(mask):
         t, k = mask.nonzero()[0].tolist()
         whole = bool(mask[:, k].all())  # then nothing is special about the first row
-        return "your answer" if whole else f"row {t} of your answer", f"{name}[{seen.rows[k]}]"
+        return "your answer" if whole else f"{of} {t} of your answer", written.format(name, seen.rows[k])
 
     if missing.any() and torch.equal(missing, seen.must) and not extra.any():
         return f"your answer does not change with {name}, and must"

@@ -69,11 +69,8 @@ def _factor(pairs, near):
         named = "the right one with its sign changed" if inverted else f"{factors[0]:.6g} times the right one"
         return f"your answer is {named}, in every wrong case"
     for axis, line in ((-1, "row"), (-2, "column")):
-
-        def scaled(a, b, axis=axis):
-            return 2 <= a.ndim <= 3 and b.shape[axis] >= 1 and _lines_scaled(a, b, axis, near)
-
         long = sum(b.ndim >= 2 and b.shape[axis] >= 2 for _, b in pairs)  # a line of one number is a multiple of any
+        scaled = functools.partial(_lines_scaled, axis=axis, near=near)
         if len(pairs) >= 3 and long >= 2 and _all(pairs, scaled, 2):
             return f"each {line} of your answer is the right one times a number of its own"
     return None
@@ -92,6 +89,8 @@ def _ratio(answer, target):
 
 def _lines_scaled(answer, target, axis, near):
     """Whether each line along an axis is the right one times a number."""
+    if not 2 <= answer.ndim <= 3 or not answer.shape[axis]:
+        return False
     size = (target * target).sum(axis, keepdim=True)
     factor = (answer * target).sum(axis, keepdim=True) / size.clamp(min=1e-300)
     filled = bool((factor.abs() > CLOSE)[size > 0].all())  # a line of zeros is 0 times anything
@@ -117,18 +116,17 @@ def _relations(axes):
     """What is said, a pair of answer and target that must agree then, and how many cases with content it takes."""
     yield "your answer is the transpose of the right one", lambda a, b: (a.mT, b), 1
     yield "your answer has the right entries in another shape", lambda a, b: (a.reshape(b.shape), b), 1
-    yield "your answer is right as far as it is needed, and goes on after that", lambda a, b: (_corner(a, b), b), 2
+    yield (
+        "your answer is right as far as it is needed, and goes on after that",
+        lambda a, b: (a[tuple(map(slice, b.shape))], b),
+        2,
+    )
     for d in range(axes):
         yield f"your answer is the right one in reverse order along axis {d}", lambda a, b, d=d: (a.flip(d), b), 1
         first = lambda a, b, d=d: (a, torch.cat([b.narrow(d, 0, 1), 0 * b.narrow(d, 1, b.shape[d] - 1)], d))  # noqa: E731
         yield f"only the first place along axis {d} is filled in your answer, the others are 0", first, 1
     for axis, line in ((-1, "columns"), (-2, "rows")):
         yield f"the {line} of your answer are right, their order is not", functools.partial(_sorted, axis=axis), 1
-
-
-def _corner(x, other):
-    """The part of a tensor that has the shape of another."""
-    return x[tuple(slice(0, n) for n in other.shape)] if x.ndim == other.ndim else x
 
 
 def _sorted(answer, target, axis):
