@@ -95,10 +95,7 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
 
 
 def _seconds(ours: Callable, yours: Callable, arguments: tuple) -> list[float]:
-    """Least seconds of work in seven calls of each, in turns and as guarded as in a check; infinite where none returns.
-
-    Work, and in turns: a busy machine must not make one of the two look slow.
-    """
+    """Least seconds of work in seven calls of each, in turns: a busy machine slows both. Infinite if none returns."""
     functions, seconds = (ours, yours), ([], [])
 
     def timed(number):

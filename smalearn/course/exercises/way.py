@@ -44,8 +44,7 @@ class Way:
         once: name of a function of smalearn that must be called once, no more and no less.
         products: how many products of matrices it may take, at most, the last of which sums over numbers that do not
             grow: queries times keys; None for any.
-        launched: times that a kernel may be launched, at most, without rounding products of float32 as a GPU does;
-            0 forbids none, and asks for none.
+        launched: most launches of a kernel, whose products of float32 a GPU must not round; 0 asks for none.
         programs: that a launch must have at the larger length, at least.
         compiled: whether one compilation of a kernel must do for every length.
         matters: argument → two values that must not lead to the same calls, those of a kernel included.
