@@ -350,4 +350,5 @@ def test_what_is_set_or_entered_and_never_left_is_as_it_was():
     assert not torch.is_anomaly_enabled()
     assert "1.2346" in repr(torch.tensor(1.23456))
     seven = random.Random(7).random(), np.random.RandomState(7).rand()
-    assert (random.random(), np.random.rand()) != seven  # noqa: NPY002
+    assert random.random() != seven[0]
+    assert np.random.rand() != seven[1]  # noqa: NPY002
