@@ -111,9 +111,20 @@ def test_who_counts_axes_from_the_front_hears_first_what_else_is_wrong():
     assert wrong.misconception.startswith("these are the states AFTER the chunks")
 
 
+def one_einsum_a_chunk(Q, K, V, log_a, chunk_len):
+    """Sums inside of a chunk in one `einsum`, which makes (c, c, N) where it goes from left to right."""
+    state, rows = V.new_zeros(K.shape[1], V.shape[1]), []
+    for q, k, v, a in zip(*(x.split(chunk_len) for x in (Q, K, V, log_a)), strict=True):
+        L, since = a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0).exp().tril(), a.cumsum(0).exp()
+        rows.append(torch.einsum("ts,tn,sn,sp->tp", L, q, k, v) + since[:, None] * (q @ state))
+        state = since[-1] * state + torch.einsum("s,sn,sp->np", L[-1], k, v)
+    return torch.cat(rows)
+
+
 @pytest.mark.parametrize(
     ("id", "attempt"),
     [
+        ("3.5", one_einsum_a_chunk),
         ("3.a", lambda row, K, V: torch.einsum("s,sp,sn->pn", row, V, K)),
         ("6.a", lambda A, B, C: (C[3] @ A[3] @ A[2] @ B[1]).item()),
     ],

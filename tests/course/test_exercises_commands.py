@@ -151,6 +151,15 @@ def test_a_case_to_look_at(capsys):
     assert "your last attempt got no case wrong." in capsys.readouterr().out
 
 
+def test_a_case_tells_strides(capsys):
+    exercise = registry()["12.3"]
+    check(exercise, lambda x: x + (x.stride(0) < x.stride(1)))
+    capsys.readouterr()
+    strides = commands.case(exercise).arguments["x"].stride()
+    assert capsys.readouterr().out.endswith(f"strides {strides}\n")
+    assert strides[0] == 1
+
+
 def test_what_follows_a_tick(capsys):
     first, second = registry()["1.1"], registry()["1.2"]
     check(second, second.solution)

@@ -35,6 +35,15 @@ def test_what_a_model_cannot_train_is_told():
     assert result.problem.sentence in " ".join(render(result).split())
 
 
+def test_an_answer_in_another_dtype_has_no_wrong_gradient():
+    def double(L, R, x):
+        return EXERCISES["10.4"].solution(L.double(), R.double(), x.double())
+
+    sentence = evaluate(EXERCISES["10.4"], double).problem.sentence
+    assert "gradient" not in sentence
+    assert "your answer is in float64" in sentence
+
+
 def test_tensors_of_two_dtypes_are_told_in_plain_words():
     def mixed(Q, K, V, beta, state):
         one = torch.eye(K.shape[-2], dtype=torch.float64)

@@ -8,7 +8,7 @@ from demos import demo
 from smalearn import fast
 from smalearn.course.ch06.mask import decay_mask
 from smalearn.course.exercises import evaluate
-from smalearn.course.exercises.library import taken
+from smalearn.course.exercises.way import taken
 from smalearn.linear_attention import linear_attention_recurrent as recurrent
 from smalearn.ssd import ssd_chunked
 from smalearn.testing import random_tensors

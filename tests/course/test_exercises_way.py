@@ -210,6 +210,13 @@ def test_check_says_so_and_takes_what_is_nearly_as_fast(capsys, monkeypatch):
     assert json.loads(json.dumps(record))["outcome"] == "not as asked"
 
 
+def test_ours_and_yours_are_timed_in_turns():
+    """So that a machine that is busy for a while makes both slow."""
+    calls = []
+    commands._seconds(lambda: calls.append("ours"), lambda: calls.append("yours"), ())
+    assert calls == ["ours", "yours"] * 7
+
+
 def test_nothing_is_measured_where_nothing_is_asked():
     assert EXERCISES["1.5"].way is None
     assert Way(case=print).memory is None

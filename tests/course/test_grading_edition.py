@@ -10,6 +10,7 @@ import pytest
 
 from smalearn.course import cli, grading
 from smalearn.course.exercises import registry
+from smalearn.course.exercises.core import count_lines
 from smalearn.course.grading import sandbox
 
 COURSE = notebooks.CHAPTERS.parent
@@ -56,7 +57,8 @@ def readable(folder):
 
 def body(exercise):
     lines = exercise.code.encode().decode("latin-1").splitlines()
-    return "\n".join(lines[-exercise.lines :] if exercise.lines > 2 else lines)
+    count = count_lines(exercise.solution)
+    return "\n".join(lines[-count:] if count > 2 else lines)
 
 
 def test_it_checks_and_helps_all_the_same(edition, tmp_path):

@@ -135,9 +135,9 @@ def _chunk_cases(randn):
     yield Q, randn(8, 2), V, log_a, 3
 
 
-def _four_chunks(randn, length):
-    """Four chunks whatever the length: a loop over pairs shows. Features enough that scores (4, c, c) do not."""
-    return *(randn(length, 16) for _ in "QKV"), -randn(length).abs(), length // 4
+def _eight_chunks(randn, length):
+    """Eight chunks whatever the length: a loop over pairs shows. So many features that nothing (c, c, N) does."""
+    return *(randn(length, 16) for _ in "QKV"), -randn(length).abs(), length // 8
 
 
 def _by_logarithms(Q, K, V, log_a, chunk_len):
@@ -156,7 +156,7 @@ exercise(
     cases=_chunk_cases,
     gradient=("Q", "K", "V"),
     oracle=_decayed,
-    way=Way(case=_four_chunks, memory=1, loops=1, matters={"chunk_len": (4, 16)}, differences=False),
+    way=Way(case=_eight_chunks, memory=1, loops=1, matters={"chunk_len": (4, 16)}, differences=False),
     wrong={
         "you multiply by log_a, the logarithm of the gate: the gate is its exponential": _by_logarithms,
         "log_a has met two exponentials: one makes it the gate": "V, log_a → V, log_a.exp()",

@@ -65,7 +65,14 @@ exercise(
     cases=_texts,
     oracle=_recurrence,
     gradient=("X", "log_a"),
-    way=Way(case=_as_many_texts_as_tokens, memory=2, loops=1, matters={"chunk_len": (4, 16)}, differences=False),
+    way=Way(
+        case=_as_many_texts_as_tokens,
+        memory=2,
+        loops=1,
+        matters={"chunk_len": (4, 16)},
+        differences=False,
+        axis="T = texts",
+    ),
     wrong={sentence: _edited(edits) for sentence, edits in WRONG_STEPS.items()}
     | {
         "B and C have changed places: B is the key under which X is "

@@ -128,7 +128,7 @@ exercise(
     minutes=10,
     cases=_convolve_cases,
     oracle=_convolve_loop,
-    way=Way(case=_as_many_channels_as_tokens, loops=1),
+    way=Way(case=_as_many_channels_as_tokens, loops=1, axis="T = channels"),
     wrong=WRONG_SUMS
     | WRONG_WINDOWS
     | dict(two_at_once(5, WRONG_SUMS, WRONG_WINDOWS))

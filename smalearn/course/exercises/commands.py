@@ -6,12 +6,12 @@ import inspect
 import math
 import os
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from smalearn.course import timing
 from smalearn.course.exercises.buttons import answering
 from smalearn.course.exercises.card import SYMBOLS, card, note
 from smalearn.course.exercises.compare import Difference
@@ -19,8 +19,6 @@ from smalearn.course.exercises.core import Exercise, count_lines, find, registry
 from smalearn.course.exercises.judge import LIMIT, Result, evaluate
 from smalearn.course.exercises.report import WIDTH, arguments, record, render, show, show_code
 from smalearn.course.exercises.run import run
-
-__all__ = ["CheckFailed", "case", "check", "follow", "hint", "solution"]
 
 
 @dataclass
@@ -82,7 +80,9 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
     if used:
         after = [exercise.insight, " · ".join(filter(None, [_measures(exercise, attempt), ", ".join(_next(exercise))]))]
     elif result.outcome == "not as asked":
-        used = _as_fast(exercise, attempt)
+        arguments = exercise.lengths()[1] if exercise.way else exercise.draw()[-1]  # the longest that it got
+        ours, yours = _seconds(exercise.solution, attempt, arguments)
+        used = yours <= SLOWER * ours
         slow = f"It takes more than {SLOWER} times as long as our solution, which later cells use."
         after = ["Later cells use yours." if used else slow]
     lines = [line for text in after for line in textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")]
@@ -106,23 +106,16 @@ def _calls(result: Result) -> dict[str, Callable[[], object]]:
     return calls | {"solution": lambda: solution(id)}
 
 
-def _as_fast(exercise: Exercise, attempt: Callable) -> bool:
-    """Whether an attempt is fast enough for later cells, on the longest arguments that it got."""
-    arguments = exercise.lengths()[1] if exercise.way else exercise.draw()[-1]
-    return _seconds(attempt, arguments) <= SLOWER * _seconds(exercise.solution, arguments)
+def _seconds(ours: Callable, yours: Callable, arguments: tuple) -> list[float]:
+    """Least seconds of work in seven calls of each, in turns: a busy machine slows both. Infinite if none returns."""
+    functions, seconds = (ours, yours), ([], [])
 
+    def timed(number):
+        given = copy.deepcopy(arguments)
+        seconds[number].append(timing.seconds(lambda: functions[number](*given)))
 
-def _seconds(function: Callable, arguments: tuple) -> float:
-    """Least time of seven calls, as guarded as those of a check; infinite where none returns."""
-    seconds = []
-
-    def timed(*given):
-        start = time.perf_counter()
-        function(*given)
-        seconds.append(time.perf_counter() - start)
-
-    run(timed, [arguments] * 7, 0, LIMIT)
-    return min(seconds, default=math.inf)
+    run(timed, [(0,), (1,)] * 7, 0, LIMIT)
+    return [min(found, default=math.inf) for found in seconds]
 
 
 def _chapter(exercise: Exercise) -> dict[str, str]:
@@ -162,14 +155,14 @@ def _measures(exercise: Exercise, attempt: Callable) -> str:
     if exercise.kind in ("predict", "break"):
         return ""
     try:
-        lines = count_lines(attempt), exercise.lines
+        lines = count_lines(exercise.solution), count_lines(attempt)
     except Exception:  # no source, or none that stands alone
         return ""
     arguments = exercise.draw()[-1]
-    times = [1e3 * _seconds(function, arguments) for function in (attempt, exercise.solution)]
+    times = _seconds(exercise.solution, attempt, arguments)
     if not all(map(math.isfinite, times)):
         return ""
-    yours, ours = (f"{n} line{'' if n == 1 else 's'}, {ms:.2g} ms" for n, ms in zip(lines, times, strict=True))
+    ours, yours = (f"{n} line{'' if n == 1 else 's'}, {1e3 * s:.2g} ms" for n, s in zip(lines, times, strict=True))
     return f"yours {yours}; ours {ours}"
 
 
@@ -199,11 +192,7 @@ def _reference(exercise: Exercise) -> Callable:
 
 
 def hint(exercise: str | Exercise) -> None:
-    """Show the hints of an exercise: the first at once, one more after each further attempt that is wrong.
-
-    Raises:
-        ValueError: the id is unknown.
-    """
+    """Show the hints of an exercise: the first at once, one more after each further attempt that is wrong."""
     exercise = find("hint", exercise)
     id, total = exercise.id, len(exercise.hints)
     if not _session.hints[id] or _session.wrong[id]:
@@ -229,9 +218,6 @@ def case(exercise: str | Exercise) -> Case | None:
 
     Where there is none, a sentence says so, and None is returned.
 
-    Raises:
-        ValueError: the id is unknown.
-
     Example:
         >>> _ = check("0.1", lambda V: V)  # doctest: +ELLIPSIS
         ✗ 0.1 ...
@@ -246,15 +232,13 @@ def case(exercise: str | Exercise) -> Case | None:
         text = f"There is no case of {exercise.id} to look at: {last}."
         show(text, html=note([text]))
         return None
+    if strided := [line for line in arguments(result) if "  # strides " in line]:
+        show("\n".join(strided), html=note(strided))  # Python does not print strides
     return Case(*copy.deepcopy((result.arguments, result.expected, result.got)))
 
 
 def solution(exercise: str | Exercise) -> None:
-    """Show the source of the reference solution, the one that the tests run, and what it is good for.
-
-    Raises:
-        ValueError: the id is unknown.
-    """
+    """Show the source of the reference solution, the one that the tests run, and what it is good for."""
     exercise = find("solution", exercise)
     try:
         source = exercise.code

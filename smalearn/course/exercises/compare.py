@@ -13,22 +13,6 @@ import torch
 from smalearn._torch import plain_calls
 from smalearn.testing import relative_rms
 
-__all__ = [
-    "CLOSE",
-    "KINDS",
-    "RIGHT",
-    "Difference",
-    "alike",
-    "difference",
-    "distance",
-    "elements",
-    "freeze",
-    "kind",
-    "numeric",
-    "same",
-    "sentence_case",
-]
-
 KINDS = {
     "a tensor": torch.Tensor,
     "a bool": bool | np.bool_,
@@ -56,13 +40,6 @@ class Difference:
     lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Unusual:
-    """Tensor without entries in memory, by its name: "a nested tensor"."""
-
-    name: str
-
-
 def sentence_case(text: str) -> str:
     """Begin with a capital, unless the beginning is a name or a formula: "q·k", "a_j", "exp(x)", "dt"."""
     return text[0].upper() + text[1:] if re.match(r"(a|(?!dt )[a-z]{2,})[ ,:']", text) else text
@@ -70,8 +47,6 @@ def sentence_case(text: str) -> str:
 
 def kind(value: object) -> str:
     """Name the value as a learner does: "a tensor", "a number", "None"."""
-    if isinstance(value, Unusual):
-        return value.name
     for name, types in (KINDS | OTHERS).items():
         if isinstance(value, types):
             return name
@@ -90,14 +65,9 @@ def freeze(value: object) -> object:
     return value
 
 
-def _plain(x: torch.Tensor) -> torch.Tensor | Unusual:
-    unusual = {
-        "a nested tensor": x.is_nested,
-        "a quantised tensor": x.is_quantized,
-        "a tensor on the device meta, which has no entries": x.is_meta,
-    }
-    if name := next((name for name, holds in unusual.items() if holds), None):
-        return Unusual(name)
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    if x.is_nested or x.is_quantized or x.is_meta:
+        raise TypeError("the answer is nested, quantised or on the device meta: return a dense tensor")
     return x.detach().to_dense().as_subclass(torch.Tensor).cpu().clone()
 
 

@@ -16,11 +16,8 @@ import torch
 
 import smalearn.course
 from smalearn.course.exercises.edits import Edited
-from smalearn.course.exercises.library import names_in
-from smalearn.course.exercises.way import LENGTHS, Way
+from smalearn.course.exercises.way import LENGTHS, Way, names_in
 from smalearn.fast.jit import Kernel
-
-__all__ = ["Exercise", "Randn", "borrowed", "count_lines", "exercise", "find", "opener", "register", "registry"]
 
 HINT, INSIGHT, LESS, MORE = "Hint: ", "Insight: ", "Too little: ", "Too much: "
 KINDS = ("write", "predict", "prove", "break", "open")
@@ -119,14 +116,14 @@ class Exercise:
         for holds, message in rules:
             if not holds:
                 raise ValueError(f"Exercise {self.id!r}: {message}")
+        held = dict(wrong)
         for sentence, answer in wrong.items():
             if not (_is_text(sentence) and (callable(answer) or _is_text(answer))):
                 got = f"{sentence!r}: {type(answer).__name__}"
                 raise ValueError(f"Exercise {self.id!r}: wrong must map sentences to functions or edits, got {got}")
-        edited = {
-            sentence: Edited(self.solution, self.kernels, text) for sentence, text in wrong.items() if _is_text(text)
-        }
-        object.__setattr__(self, "wrong", {**wrong, **edited})
+            if _is_text(answer):
+                held[sentence] = Edited(self.solution, self.kernels, answer)
+        object.__setattr__(self, "wrong", held)
 
     @property
     def statement(self) -> str:
@@ -174,15 +171,11 @@ class Exercise:
         return _kernels(self.solution)
 
     @property
-    def lines(self) -> int:
-        """How many lines the solution's body has."""
-        return count_lines(self.solution)
-
-    @property
     def label(self) -> str:
         """Difficulty, time, and length or kind: "●○○ · 5 min · about 4 lines"."""
         dots = "●" * self.level + "○" * (3 - self.level)
-        lines = f"about {self.lines} line{'' if self.lines == 1 else 's'}"
+        count = count_lines(self.solution)
+        lines = f"about {count} line{'' if count == 1 else 's'}"
         return f"{dots} · {self.minutes} min · {lines if self.kind == 'write' else self.kind}"
 
     def draw(self, seed: int = 0) -> list[tuple]:
@@ -256,16 +249,8 @@ def _name(node: ast.expr) -> str:
 def exercise(id: str, title: str, **fields: object) -> Callable[[Callable], Callable]:
     """Make the decorated function the solution of a new exercise, and register it; TEACHING.md shows one.
 
-    Args:
-        id: chapter and number, "1.2".
-        title: a few words.
-        **fields: the others of `Exercise`.
-
-    Returns:
-        A decorator that returns the function as it is.
-
-    Raises:
-        ValueError: a field is wrong, or the id belongs to an exercise with another title.
+    The other fields are those of `Exercise`. The function stays as it is. A ValueError tells a field that is wrong, or
+    an id that belongs to an exercise with another title.
     """
 
     def make(solution: Callable) -> Callable:

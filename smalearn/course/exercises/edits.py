@@ -9,8 +9,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-__all__ = ["Edited"]
-
 _numbers = itertools.count()
 
 

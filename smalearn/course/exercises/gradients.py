@@ -10,13 +10,11 @@ import torch
 from smalearn.course.exercises.compare import Difference, difference
 from smalearn.course.exercises.run import MIXED, Call
 
-__all__ = ["as_trained", "gradient_of", "gradient_problem"]
-
 NARROW = 1e-3  # relative error that a gradient in float32 may have
 WHY = {  # what torch, or `gradient_of`, says → why there is no gradient
     "in-?place operation": "you change in place (`+=`, `y[t] = …`) a tensor that it still needs; make a new one",
     r"numpy\(\)": "NumPy knows no gradients, stay in torch",
-    r"its answer is in torch\.(\w+)": r"your answer is in \1; does a tensor that you make lack `dtype=`?",
+    r"its answer is in torch\.(\w+)": r"your answer is in \1; is there a `.double()`, or a tensor without `dtype=`?",
     r"dtype|scalar type|\b(Float|Double)\b": MIXED,
 }
 
@@ -39,10 +37,8 @@ def gradient_of(function: Callable, places: Sequence[int]) -> Callable:
                 raise TypeError(f"its answer is in {answer.dtype}")
             weights = torch.arange(1.0, answer.numel() + 1).sin()
             total = (answer * weights.to(answer)).sum()
-            gradients = (
-                torch.autograd.grad(total, held, allow_unused=True) if total.requires_grad else [None] * len(held)
-            )
-        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(held, gradients, strict=True))
+            made = torch.autograd.grad(total, held, allow_unused=True) if total.requires_grad else [None] * len(held)
+        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(held, made, strict=True))
 
     gradient.__wrapped__ = function  # so that of the lines of an error the learner's are shown, and none of these
     return gradient
@@ -54,10 +50,13 @@ def gradient_problem(names: Sequence[str], call: Call, target: tuple, tolerance:
     right = "All is right in float64; in float32, as in a model" if narrow else "The values are right"
     tolerance = max(NARROW, tolerance) if narrow else tolerance
     if call.error:
-        said = ((re.search(pattern, _text(call)), why) for pattern, why in WHY.items())
-        why = next((found.expand(why) for found, why in said if found), "")
+        where = f"{right}, the gradient by {' and '.join(names)} is not"
+        where = "All is right in float64, but not in float32, as in a model" if narrow else where
         own = tuple(line for line in call.error if re.match(r"line \d+ of ", line))
-        sentence = f"{right}, the gradient by {' and '.join(names)} is not: {why or 'there is none'}"
+        text = " ".join(line for line in call.error if line not in own)
+        said = ((re.search(pattern, text), why) for pattern, why in WHY.items())
+        why = next((found.expand(why) for found, why in said if found), "")
+        sentence = f"{where}: {why or ('your code stops' if narrow else 'there is none')}"
         return Difference(sentence, lines=own if why else call.error)
     if difference(call.answer, target, tolerance) is None:
         return None
@@ -68,8 +67,3 @@ def gradient_problem(names: Sequence[str], call: Call, target: tuple, tolerance:
             how = "it is 0, as behind `.detach()`" if cut else problem.sentence[0].lower() + problem.sentence[1:]
             return replace(problem, sentence=f"{right}, the gradient by {name} is not: {how}")
     return None
-
-
-def _text(call: Call) -> str:
-    """What the exception itself says."""
-    return " ".join(line for line in call.error if not re.match(r"line \d+ of ", line))

@@ -25,8 +25,6 @@ from smalearn.course.exercises.gradients import as_trained, gradient_of, gradien
 from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.way import LENGTHS, measure
 
-__all__ = ["AnswerKey", "Result", "evaluate"]
-
 LIMIT = 10.0  # seconds that an attempt may take for all its cases
 NEAR = 1e-5  # relative error up to which two wrong answers are the same
 
@@ -198,10 +196,6 @@ class AnswerKey:
         return None
 
 
-def _parameters(function: Callable) -> str:
-    return f"({', '.join(inspect.signature(function).parameters)})"
-
-
 def _unusable(exercise: Exercise, attempt: object, cases: list[tuple]) -> str | None:
     """Say why the attempt cannot be called with the cases' arguments at all; None where it can."""
     name = exercise.solution.__name__
@@ -215,8 +209,8 @@ def _unusable(exercise: Exercise, attempt: object, cases: list[tuple]) -> str | 
         for case in cases:
             signature.bind(*case)
     except TypeError:
-        expected, got = _parameters(exercise.solution), _parameters(attempt)
-        return f"wrong parameters: expected {name}{expected}, got {got}"
+        expected, got = ", ".join(exercise.names), ", ".join(signature.parameters)
+        return f"wrong parameters: expected {name}({expected}), got ({got})"
     return None
 
 

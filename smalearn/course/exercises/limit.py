@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TextIO
 
-__all__ = ["Expired", "Stopwatch", "within"]
-
 PAUSE = 0.5  # seconds between two interrupts
 STRIKES = 5  # interrupts before the learner is told that they do not help
 STUCK = """The time limit has passed, but this code does not stop: it is inside one long library call, or it catches

@@ -10,8 +10,6 @@ import torch
 from smalearn.course.exercises.compare import KINDS, kind, sentence_case
 from smalearn.course.exercises.judge import Result
 
-__all__ = ["arguments", "excerpts", "plain_pair", "record", "render", "show", "show_code", "side_by_side", "tally"]
-
 MIME = "application/vnd.smalearn.check+json"
 WIDTH = 100
 PANEL = 46  # two of them, and what stands between them, make a page
@@ -88,7 +86,9 @@ def arguments(result: Result) -> list[str]:
 def argument(name: str, value: object) -> str:
     """Write an argument as a line that can be pasted; where that would be long, say what it is."""
     text = _describe(value)
-    return f"{name} {text[len('Tensor ') :]}" if text.startswith("Tensor of ") else f"{name} = {text}"
+    line = f"{name} {text[len('Tensor ') :]}" if text.startswith("Tensor of ") else f"{name} = {text}"
+    scattered = isinstance(value, torch.Tensor) and not value.is_contiguous()
+    return f"{line}  # strides {value.stride()}" if scattered else line
 
 
 def _describe(value: object) -> str:

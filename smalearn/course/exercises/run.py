@@ -20,11 +20,8 @@ from smalearn._torch import kept_modes, kept_print_options, set_deterministic
 from smalearn.course.exercises.compare import freeze, same
 from smalearn.course.exercises.limit import Expired, within
 
-__all__ = ["MIXED", "Call", "Run", "answers", "run"]
-
 LIBRARIES = {"torch", "numpy", "einops", "smalearn", *sys.stdlib_module_names}
 INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own in Python 3.11 only
-EMPTY = (torch.empty, torch.empty_like, torch.Tensor.new_empty, torch.empty_strided)
 PRINTED_LINES = 20
 SEED = 20_000
 EACH = 0.5  # seconds for one try of an explainer: a loop may never end
@@ -65,7 +62,7 @@ def answers(function: Callable, cases: list[tuple]) -> list | None:
 def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
     """Call a function on a copy of each case's arguments, for at most `limit` seconds in all.
 
-    Random numbers (Python's and NumPy's too), the default dtype and device, autocast, the gradient mode, modes that an
+    Random numbers (Python's and NumPy's too), the default dtype and device, the gradient mode, modes that an
     attempt has entered, the number of threads and the recursion limit are the caller's again after each call; torch is
     seeded before it, and what `torch.empty` gives is NaN. Warnings are not errors. KeyboardInterrupt passes through.
     """
@@ -110,8 +107,11 @@ def _snapshot() -> Callable[[], None]:
     """Make a function that puts global settings of torch and Python back to what they are now."""
     dtype, grad, state = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_rng_state()
     device, threads, depth = torch.get_default_device(), torch.get_num_threads(), sys.getrecursionlimit()
+    anomaly, checks = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    precision = torch.get_float32_matmul_precision()
+    numbers, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 - learners use it
     exact, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    others = kept_modes(), kept_print_options(), _autocast(), _settings()
+    others = kept_modes(), kept_print_options()
 
     def restore() -> None:
         if torch.get_default_device() != device:
@@ -123,48 +123,13 @@ def _snapshot() -> Callable[[], None]:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         torch.set_rng_state(state)
-        for other in others:
-            other()
-
-    return restore
-
-
-def _autocast() -> Callable[[], None]:
-    """Make a function that leaves `torch.autocast` where it was entered since, on the CPU and on a GPU."""
-    kinds = ("cpu", "cuda")
-    before = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
-    cached, depth = torch.is_autocast_cache_enabled(), _nesting()
-
-    def restore() -> None:
-        for kind, (enabled, dtype) in before.items():
-            torch.set_autocast_enabled(kind, enabled)
-            torch.set_autocast_dtype(kind, dtype)
-        torch.set_autocast_cache_enabled(cached)
-        for _ in range(_nesting() - depth):
-            if torch.autocast_decrement_nesting() == 0:
-                torch.clear_autocast_cache()
-
-    return restore
-
-
-def _nesting() -> int:
-    """How many `torch.autocast` are entered; torch only tells while it counts."""
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
-
-
-def _settings() -> Callable[[], None]:
-    """Make a function that puts what else may change numbers back to what it is now."""
-    anomaly, checks = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    precision = torch.get_float32_matmul_precision()
-    numbers, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 - learners use it
-
-    def restore() -> None:
         torch.autograd.set_detect_anomaly(anomaly, checks)
         if torch.get_float32_matmul_precision() != precision:
             torch.set_float32_matmul_precision(precision)
         random.setstate(numbers)
         np.random.set_state(arrays)  # noqa: NPY002
+        for other in others:
+            other()
 
     return restore
 

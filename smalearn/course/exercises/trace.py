@@ -10,8 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn.course.exercises.run import run
 
-__all__ = ["BUDGET", "BYTES", "LIMIT", "Trace", "trace"]
-
 LIMIT = 10.0  # seconds
 BUDGET = 16000  # calls: who needs more for 64 tokens has a loop in a loop
 BYTES = 64 << 20
@@ -20,7 +18,6 @@ RUNNING_SUMS = {"cumsum", "cumsum_", "cumprod", "logcumsumexp"}
 COPIES = {"cat", "concat", "stack", "clone", "contiguous"}
 SUBTRACTIONS = {"sub", "sub_", "subtract", "rsub", "__sub__", "__rsub__", "__isub__", "diff"}
 PRODUCTS = {"mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm"}  # what all others end in
-
 
 _full_name = functools.cache(resolve_name)  # it changes the filters of warnings each time, which takes long
 

@@ -7,25 +7,26 @@ asked is compared as a power of the length, with half a power of room.
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from types import CodeType, FunctionType, ModuleType
 
 import torch
 
 from smalearn.course.exercises.compare import CLOSE, alike
-from smalearn.course.exercises.library import taken
 from smalearn.course.exercises.run import Call, run
 from smalearn.course.exercises.trace import BUDGET, LIMIT, trace
 from smalearn.fast.jit import in_emulator, sender
 from smalearn.fast.lanes import running
 from smalearn.fast.tile import constexpr
 
-__all__ = ["LENGTHS", "Way", "measure"]
-
 LENGTHS = 32, 64
 PER_TOKEN, PER_PAIR = 0.25, 24  # calls for each further token from which there is a loop, or a loop in a loop
 LAUNCH = "smalearn.fast.jit.Kernel.__getitem__"
 ROUNDED = 'a GPU uses ten binary digits of float32 in its `tl.dot`, unless it gets `input_precision="ieee"`'
+TOOLS = ("course", "testing", "data", "fast.tile", "fast.jit", "fast.lanes", "fast.everywhere")  # and our solutions
+HELD = 1e-5  # relative error of a state that is kept in float32
 WORDS = {1: "{}", 2: "{}²", 3: "{}³"}
 
 
@@ -43,14 +44,13 @@ class Way:
         once: name of a function of smalearn that must be called once, no more and no less.
         products: how many products of matrices it may take, at most, the last of which sums over numbers that do not
             grow: queries times keys; None for any.
-        launched: times that a kernel may be launched, at most; 0 forbids none, and asks for none.
+        launched: most launches of a kernel, whose products of float32 a GPU must not round; 0 asks for none.
         programs: that a launch must have at the larger length, at least.
         compiled: whether one compilation of a kernel must do for every length.
         matters: argument → two values that must not lead to the same calls, those of a kernel included.
         differences: whether a running sum may be subtracted from another.
-        exact: whether products of float32 on a GPU must not be rounded.
         halves: arguments with which it must also run in half precision.
-        axis: letter of the length; "T = N" if another size grows with it.
+        axis: letter of the length; "T = N" or "T = texts" if another size grows with it.
     """
 
     case: Callable
@@ -66,7 +66,6 @@ class Way:
     compiled: bool = False
     matters: Mapping[str, tuple] = field(default_factory=dict)
     differences: bool = True
-    exact: bool = False
     halves: tuple[str, ...] = ()
     axis: str = "T"
 
@@ -99,8 +98,7 @@ def measure(
 
 def _detours(way, attempt, names, cases, small, large):
     """Say what in an attempt is not as asked, with its traces at both lengths."""
-    texts = len(way.axis) == 1 and _as_many_texts(cases)
-    said = [*_memory(way, small, large, texts), *_loops(way, small, large, texts)]
+    said = [*_memory(way, small, large), *_loops(way, small, large)]
     said += [] if said else _work(way, small, large)
     said += [*_calls(way, small.names), *_products(way, small, large)]
     if way.launched:
@@ -122,7 +120,8 @@ def _calls(way, called):
     if way.forbids:
         yield from [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1]
     if way.needs and not any(name.startswith(way.needs) for name in called):
-        yield f"it calls no {_asked_for(way.needs[0])}"
+        word = way.needs[0].replace("smalearn.fast.tile.", "tl.")
+        yield f"it calls no `{word}`" if word.startswith("tl.") else f"it calls no function of `{word}`"
     if way.once and (times := called.count(way.once)) != 1:
         name = f"`{way.once.rpartition('.')[2]}`"
         yield f"it calls {name} {times} times" if times else f"it never calls {name}"
@@ -140,11 +139,6 @@ def _products(way, small, large):
         yield f"its last product sums over {sizes}; make queries and keys first, whose length does not grow"
 
 
-def _asked_for(name):
-    word = name.replace("smalearn.fast.tile.", "tl.")
-    return f"`{word}`" if word.startswith("tl.") else f"function of `{word}`"
-
-
 def _launches(way, attempt, times, cases):
     """What is wrong with the launches of kernels: their number, their programs, what they are compiled for."""
     if not times:
@@ -158,29 +152,17 @@ def _launches(way, attempt, times, cases):
     if programs < way.programs:
         many = "one program" if programs == 1 else f"{programs} programs"
         yield f"it launches {many} where {way.programs} are asked, side by side"
-    if way.exact and _rounded(attempt, cases[1]):
+    if _rounded(attempt, cases[1]):
         yield ROUNDED
 
 
-def _memory(way, small, large, texts):
+def _memory(way, small, large):
     power = _power(small.largest, large.largest)
     if way.memory is not None and (large.heavy or power > way.memory + 0.5):
         should = f"it should {f'grow as {_words(way.memory, way.axis[0])}' if way.memory else 'stay as large'}"
         inside = f", made inside `{large.within}`," if large.within else ""
-        if large.heavy:
-            grows = "passes 64 MB"
-        elif texts:
-            grows = f"grows as {_words(power - 2, way.axis[0])} times its arguments"
-            should = "it should grow as they do"
-        else:
-            grows = f"grows as {_words(power, way.axis[0])}"
-        sized = f"{LENGTHS[1]} texts of {LENGTHS[1]} tokens" if texts else f"{way.axis} = {LENGTHS[1]}"
-        yield f"its largest tensor{inside or ','} {large.shape} for {sized}, {grows}; {should}"
-
-
-def _as_many_texts(cases):
-    """Whether the arguments grow with the square of the length: there are as many texts as tokens."""
-    return _power(*(max(x.numel() for x in case if isinstance(x, torch.Tensor)) for case in cases)) > 1.5
+        grows = "passes 64 MB" if large.heavy else f"grows as {_words(power, way.axis[0])}"
+        yield f"its largest tensor{inside or ','} {large.shape} for {way.axis} = {LENGTHS[1]}, {grows}; {should}"
 
 
 def _words(power, axis):
@@ -188,7 +170,7 @@ def _words(power, axis):
     return WORDS.get(near, f"{{}}^{power:.1f}").format(axis)
 
 
-def _loops(way, small, large, texts):
+def _loops(way, small, large):
     if way.loops is None:
         return
     more = (len(large.calls) - len(small.calls)) / (LENGTHS[1] - LENGTHS[0])
@@ -197,7 +179,7 @@ def _loops(way, small, large, texts):
     if loops > way.loops:
         few, many = (f"more than {BUDGET}" if one.over else len(one.calls) for one in (small, large))
         counts = f"{few} calls of torch for {way.axis} = {LENGTHS[0]}, {many} for {LENGTHS[1]}"
-        over = "texts or tokens" if texts else "time" if way.axis[0] == "T" else way.axis
+        over = "time" if way.axis == "T" else way.axis.replace(" = ", " or ")
         what = f"a loop over {over}{' inside a loop' if loops == 2 else ''}"
         yield f"it makes {counts}: {what}"
 
@@ -265,10 +247,87 @@ def _in_half(way, attempt, names, case, dtype):
         return f"its output is {first}"
     if half in others:
         return f"the state it returns is {half}, where digits of a sum are lost"
-    if any(torch.equal(x, x.to(dtype).to(x.dtype)) for x in outputs[1:]):
+    exact, carried = (_carried(attempt, way, names, case, one) for one in (torch.float32, dtype))
+    if exact and carried and not alike(carried, exact, HELD):
         return f"what it carries on has been rounded to {half}, in which digits of a sum are lost"
     return ""
 
 
+def _carried(attempt, way, names, case, dtype):
+    """All outputs but the first where every product is 0: then no digit is lost but by rounding what is carried on."""
+    zeros = [(0 * x).to(dtype) if name in way.halves else x for name, x in zip(names, case, strict=True)]
+    return [call.answer[1:] for call in run(attempt, [tuple(zeros)], 0, LIMIT).calls if not call.error]
+
+
 def _power(small, large):
     return math.log(max(large, 1) / max(small, 1), LENGTHS[1] / LENGTHS[0])
+
+
+def taken(attempt: Callable, welcome: Set[str]) -> str | None:
+    """Name the first thing of the library, none of those that are welcome, that an attempt uses; None if there is none.
+
+    An attempt may also be such a thing. A name after a dot, `fast.ssd`, is welcome as ".ssd".
+    """
+    for value in (attempt, _plain(attempt)):
+        if _of_library(value):
+            return getattr(value, "__name__", type(value).__name__)
+    todo, seen = [attempt], []
+    while todo:
+        function = _plain(todo.pop())
+        if not isinstance(function, FunctionType) or function in seen:
+            continue
+        seen.append(function)
+        used = dict(_used(function))
+        if found := next((name for name, value in used.items() if name not in welcome and _of_library(value)), None):
+            return found.strip(".")
+        todo += [value for name, value in used.items() if name not in welcome and callable(value)]
+    return None
+
+
+def _plain(value):
+    """The function behind a decorator, a partial, or an object that can be called."""
+    value = inspect.unwrap(getattr(value, "func", value))
+    return value if isinstance(value, FunctionType) else getattr(type(value), "__call__", None)  # noqa: B004
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names of other things in a function's code, and in the functions inside of it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from names_in(inner)
+
+
+def _used(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """What a function's code names: globals, what it closes over, and functions of the modules that it names."""
+    names = dict.fromkeys(names_in(function.__code__))
+    known = function.__globals__ | {name: sys.modules.get(name) for name in names if name.startswith("smalearn")}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    found = {name: known[name] for name in names if name in known} | {n: c.cell_contents for n, c in cells if _full(c)}
+    yield from found.items()
+    modules = list(filter(_is_room, found.values()))
+    for module in modules:
+        for name in names:
+            value = getattr(module, name, None)
+            if _is_room(value) and value not in modules:
+                modules.append(value)
+            elif callable(value):
+                yield f".{name}", value
+
+
+def _is_room(value):
+    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "smalearn"
+
+
+def _full(cell):
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # a function that is not defined yet
+        return False
+
+
+def _of_library(value):
+    """Whether a value is a function, a class or an object of the library, and none of its tools."""
+    home = getattr(value, "__module__", None) or type(value).__module__
+    package, _, rest = str(home).partition(".")
+    return package == "smalearn" and not isinstance(value, ModuleType) and not rest.startswith(TOOLS)

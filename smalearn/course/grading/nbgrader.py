@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from smalearn.course.exercises import Exercise, registry
-from smalearn.course.exercises.library import names_in
+from smalearn.course.exercises.way import names_in
 from smalearn.course.grading.gradebook import PARTIAL
 from smalearn.course.grading.sandbox import defined
 from smalearn.course.workbook import notebook as notebooks

@@ -7,7 +7,7 @@ import types
 
 from smalearn.course.exercises import Exercise, registry
 from smalearn.course.exercises.core import of_a_chapter
-from smalearn.course.exercises.library import names_in
+from smalearn.course.exercises.way import names_in
 from smalearn.fast.jit import Kernel
 
 __all__ = ["reference"]

@@ -10,29 +10,26 @@ from dataclasses import dataclass
 import torch
 
 from smalearn.course.exercises.compare import numeric
-from smalearn.course.exercises.explain.asked import Asked
 from smalearn.course.exercises.run import answers
-
-__all__ = ["changed_rows"]
 
 NOTHING = 1e-12  # what rounding alone changes, in parts of the largest entry
 MOST = 8  # rows of an argument that are halved
 OF_ALL = "your answer does not change with "  # a single case may have nothing but ones, or chunks of one
 LEAST = 3  # rows that an argument must have: fewer show no pattern
-AXES = ((0, "{}[{}]", "row"), (-1, "{}[..., {}]", "column"))
+WORDS = {0: ("row", "{}[{}]"), -1: ("column", "{}[..., {}]")}  # by axis
 
 
-def changed_rows(asked: Asked) -> str | None:
+def changed_rows(asked):
     """Say on which rows of its arguments an attempt's answer depends and must not, or must and does not."""
     if not (asked.attempt and asked.answers and asked.in_form):
         return None
     exercise, attempt = asked.exercise, asked.attempt
-    for (axis, written, of), (number, case) in itertools.product(AXES, sorted(asked.failing, key=_unclear)):
+    cases = sorted(asked.failing, key=lambda numbered: not _plain(numbered[1]))
+    for axis, (number, case) in itertools.product(WORDS, cases):
         if (item := asked.item(number - 1)) is None:
             continue
         for place, x in enumerate(case):
-            long = isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim >= (1 if axis == 0 else 2)
-            if not long or x.shape[axis] < LEAST:
+            if not (isinstance(x, torch.Tensor) and x.is_floating_point() and _long(x, axis)):
                 continue
             if asked.late:
                 return None
@@ -40,27 +37,25 @@ def changed_rows(asked: Asked) -> str | None:
             seen = _seen(exercise, attempt, case, where)
             if seen and _denied(exercise, seen, where):
                 continue
-            said = seen and _said(seen, exercise.names[place], written, of)
-            if said and (not said.startswith(OF_ALL) or _said_of_all(asked, where, (written, of), said)):
+            said = seen and _said(seen, exercise.names[place], axis)
+            if said and (not said.startswith(OF_ALL) or _said_of_all(asked, where, said)):
                 whose = "your answer" if item < 0 else f"item {item} of your answer"
                 asked.shown = number - 1
                 return said.replace("your answer", whose)
     return None
 
 
-def _said_of_all(asked, where, words, said):
+def _long(x, axis):
+    """Whether a tensor has rows, or columns beside rows, and enough of them."""
+    return x.ndim > (axis < 0) and x.shape[axis] >= LEAST
+
+
+def _said_of_all(asked, where, said):
     """Whether a sentence about all rows holds in every wrong case that has enough of them."""
     place, axis, _ = where
-    for _, case in asked.failing:
-        long = case[place].ndim > (axis < 0) and case[place].shape[axis] >= LEAST
-        seen = _seen(asked.exercise, asked.attempt, case, where) if long else None
-        if seen and _said(seen, asked.exercise.names[place], *words) != said:
-            return False
-    return True
-
-
-def _unclear(numbered):
-    return not _plain(numbered[1])
+    long = [case for _, case in asked.failing if _long(case[place], axis)]
+    every = [_seen(asked.exercise, asked.attempt, case, where) for case in long]
+    return all(_said(seen, asked.exercise.names[place], axis) == said for seen in every if seen)
 
 
 def _plain(case):
@@ -90,13 +85,12 @@ def _smaller(x, axis, row):
 
 def _denied(exercise, seen, where):
     """Whether in another case the right answer does change where yours changes and must not."""
-    place, axis, item = where
-    extra = seen.extra.nonzero()
+    (place, axis, _), extra = where, seen.extra.nonzero()
     if not len(extra):
         return False
     line, row = extra[0, 0].item(), seen.rows[extra[0, 1]]
     return any(
-        _changes(exercise, case, (place, axis, item), line - row, k)
+        _changes(exercise, case, where, line - row, k)
         for case in exercise.draw(0)
         for k in ([row] if row < case[place].shape[axis] else range(min(case[place].shape[axis], MOST)))
     )
@@ -157,7 +151,8 @@ def _lines(change, axis):
     return change.reshape(1, 1) if change.ndim == 0 else change.movedim(axis, 0).reshape(change.shape[axis], -1)
 
 
-def _said(seen: _Seen, name: str, written: str, of: str) -> str | None:
+def _said(seen: _Seen, name: str, axis: int) -> str | None:
+    of, written = WORDS[axis]
     extra, missing = seen.extra, seen.missing
     count, own = len(seen.must), torch.tensor(seen.rows)
     line = torch.arange(count)[:, None]
@@ -182,8 +177,5 @@ def _said(seen: _Seen, name: str, written: str, of: str) -> str | None:
         return f"{row} changes with {cause}, and must not"
     if missing.any():
         row, lost = at(missing)
-        diagonal = own == line
-        if count > 1 and torch.equal(missing, diagonal & seen.must) and diagonal.sum() >= LEAST:
-            return f"no {of} of your answer depends on {written.format(name, 't')} of its own place t"
         return f"{row} does not change with {lost}, and must"
     return None
