@@ -424,14 +424,21 @@ def test_a_place_that_cannot_be_written_is_found_first(tmp_path, monkeypatch, ca
     assert re.fullmatch(said, capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[nowhere](nothing.ipynb)", r"03_linear_attention.*nothing\.ipynb"),
+        (r"$x\unknwn$", r"in the formula x\\unknwn"),
+    ],
+)
 @pytest.mark.usefixtures("short_reference")
-def test_a_faulty_page_is_named(tmp_path):
+def test_a_faulty_page_is_named(tmp_path, text, named):
     folder = course(tmp_path)
     (path,) = (folder / "chapters").glob("*.ipynb")
     chapter = notebook.read(path)
-    chapter["cells"][0]["source"] += "\n\n[nowhere](nothing.ipynb)"
+    chapter["cells"][0]["source"] += f"\n\n{text}"
     notebook.write(path, notebook.dump(chapter))
-    with pytest.raises(ValueError, match=r"(?s)site: .*03_linear_attention.*nothing\.ipynb"):
+    with pytest.raises(ValueError, match=f"(?s)site: .*{named}"):
         site.build(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

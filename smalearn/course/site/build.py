@@ -60,7 +60,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
                 )
                 _tell(app)
                 app.build()
-        except SphinxError as error:
+        except (SphinxError, ValueError) as error:
             raise ValueError(f"site: {error}") from error
         finally:
             progress.step("")

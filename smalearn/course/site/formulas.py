@@ -8,7 +8,7 @@ __all__ = ["mathml", "setup", "together"]
 
 CONVERTER = LatexToMathML(fancy_error=False)
 TAG = re.compile(r"\\tag\{([^{}]*)\}")
-BIG = re.compile(r'<mo minsize="(\S+)" maxsize="\1">')
+BIG = re.compile(r'<mo minsize="(\S+)" maxsize="\1">')  # Chromium leaves as much room as the widest bracket needs
 END = re.compile(r"(<math>(?:(?!<math).)*?</math>)([.,;:!?)”’]+)", re.DOTALL)
 
 
@@ -23,9 +23,7 @@ def mathml(latex: str, display: bool) -> str:
     except LatexError as error:
         raise ValueError(f"{error} in the formula {latex}") from error
     made = made.replace("<mo>′</mo>", '<mo class="prime">′</mo>')
-    made = BIG.sub(
-        r'<mo class="big" stretchy="false" style="font-size: \1">', made
-    )  # Chromium leaves room for the widest one
+    made = BIG.sub(r'<mo class="big" stretchy="false" style="font-size: \1">', made)
     if not display:
         return made
     number = "".join(f'<span class="eqno">({tag})</span>' for tag in TAG.findall(latex))
@@ -40,13 +38,9 @@ def together(page: str) -> str:
 def setup(app):
     """Register the writer of formulas."""
     from docutils import nodes
-    from sphinx.errors import ExtensionError
 
     def write(writer, node):
-        try:
-            writer.body.append(mathml(node.astext(), isinstance(node, nodes.math_block)))
-        except ValueError as error:
-            raise ExtensionError(f"{writer.builder.current_docname}: {error}") from error
+        writer.body.append(mathml(node.astext(), isinstance(node, nodes.math_block)))
         raise nodes.SkipNode
 
     def finish(app, name, template, context, doctree):

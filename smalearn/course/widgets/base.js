@@ -469,13 +469,13 @@ export function snap(values, target, further = 0) {
 }
 
 /** How a host says it: JupyterLab and Sphinx themes, Colab, MyST, Quarto, VS Code. */
-const MARK = /^(vscode-high-contrast|(vscode-(high-contrast-)?|quarto-)?(dark|light))$/;
+const THEMES = /^(vscode-high-contrast|(vscode-(high-contrast-)?|quarto-)?(dark|light))$/;
 
 /** What the page says of itself, or else what the reader prefers. */
 function isDark() {
   const { body, documentElement: html } = document;
   if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
   const said = [body.dataset.theme, html.dataset.theme, html.getAttribute("theme"), ...body.classList, ...html.classList];
-  const mark = said.find((word) => MARK.test(word));
+  const mark = said.find((word) => THEMES.test(word));
   return mark ? !mark.endsWith("light") : window.matchMedia("(prefers-color-scheme: dark)").matches;
 }
