@@ -30,6 +30,7 @@ FOLDERS = {
 }
 MODULES = {
     "huggingface-hub": "huggingface_hub",
+    "math-core": "math_core",
     "opt-einsum": "opt_einsum",
     "fla-core": "fla",
     "axe-playwright-python": "axe_playwright_python",

@@ -31,6 +31,7 @@ PACKAGES = {  # name: (the extra that brings it, what a learner cannot do withou
     "triton": ("gpu", "little: chapter 12 runs the same programs in the Triton emulator"),
     **dict.fromkeys(["pytest", "nbval"], ("bench,dev,lab", "the tests do not run; the course needs none")),
     **dict.fromkeys(["sphinx", "myst-nb", "furo"], ("site", "smalearn site writes no pages; the course needs none")),
+    "math-core": ("site", "smalearn site and slides write no pages; the course needs none"),
 }
 NEEDED = {"Python", "torch", *list(PACKAGES)[:6], "kernel python3", "folder work"}  # a learner cannot work without
 INTEL_MAC = (

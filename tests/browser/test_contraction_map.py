@@ -276,23 +276,31 @@ def test_text_stands_out_from_its_ground(mount, scheme):
     assert contrast(page, "focus", "paper") > 3
 
 
+MARKS = [  # where a host says that it is dark, and that it is light
+    ("body", "data-jp-theme-light", "false", "true"),
+    ("body", "data-theme", "dark", "light"),
+    ("documentElement", "data-theme", "dark", "light"),
+    ("documentElement", "theme", "dark", "light"),  # Colab
+    ("documentElement", "class", "dark", "light"),  # MyST
+    ("body", "class", "quarto-dark", "quarto-light"),
+    ("body", "class", "vscode-dark", "vscode-light"),
+    ("body", "class", "vscode-high-contrast", "vscode-high-contrast-light vscode-high-contrast"),
+]
+
+
 def test_picture_is_redrawn_when_the_page_changes_its_theme(mount):
     page = mount(dense())
     light = drawn(page).evaluate(PICTURE)
-    pictures = []
-    for attribute, value in [("jpThemeLight", "false"), ("theme", "dark")]:
-        page.evaluate("([name, value]) => (document.body.dataset[name] = value)", [attribute, value])
-        pictures.append(drawn(page).evaluate(PICTURE))
-        page.evaluate("(name) => delete document.body.dataset[name]", attribute)
-        assert drawn(page).evaluate(PICTURE) == light
-    page.evaluate("document.body.className = 'vscode-dark'")
-    pictures.append(drawn(page).evaluate(PICTURE))
-    assert len({light, *pictures}) == 2
-    page.evaluate("document.body.className = ''")
     page.emulate_media(color_scheme="dark")
-    assert drawn(page).evaluate(PICTURE) == pictures[0]
-    page.evaluate("document.body.dataset.jpThemeLight = 'true'")
-    assert drawn(page).evaluate(PICTURE) == light  # what the page says counts more than what the reader prefers
+    dark = drawn(page).evaluate(PICTURE)
+    assert dark != light
+    for place, name, *values in MARKS:
+        for value, other, picture in zip(values, ["light", "dark"], [dark, light], strict=True):
+            page.emulate_media(color_scheme=other)  # which counts less than what the page says
+            page.evaluate("([place, ...mark]) => document[place].setAttribute(...mark)", [place, name, value])
+            assert drawn(page).evaluate(PICTURE) == picture, value
+        page.evaluate("([place, name]) => document[place].removeAttribute(name)", [place, name])
+        assert drawn(page).evaluate(PICTURE) == dark  # as the reader prefers
 
 
 def test_focus_can_be_seen(mount):

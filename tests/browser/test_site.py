@@ -29,12 +29,11 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def reader(page, site):
-    """`reader("claims")`: the page of that name, when formulas are set and explorers live."""
+    """`reader("claims")`: the page of that name, when explorers live."""
 
     def read(name):
         page.goto((site / f"{name}.html").as_uri())
         page.wait_for_function("[...document.querySelectorAll('.explorer')].every((e) => 'live' in e.dataset)")
-        page.wait_for_function("[...document.querySelectorAll('.formula')].every((e) => e.querySelector('.katex'))")
         return page
 
     return read
@@ -43,7 +42,6 @@ def reader(page, site):
 @pytest.mark.parametrize("name", PAGES)
 def test_every_page_is_whole_and_fits_every_screen(reader, name):
     page = reader(name)  # which asks no other host for anything, and writes no error
-    assert page.locator(".katex-error").count() == 0
     assert page.locator("img:not([alt]), img[alt='']:not(.cards img)").count() == 0  # a card's title says it
     assert page.locator(".output.stderr, .output.traceback").count() == 0
     for width in (1100, 1024, 360):  # beside one column, on a small screen, on a telephone
@@ -60,6 +58,32 @@ def test_code_is_copied_and_the_keyboard_finds_the_search(reader, page):
     assert page.evaluate("copied") == block.locator("pre").inner_text()
     page.keyboard.press("Control+k")
     expect(page.locator(".sidebar-search")).to_be_focused()
+
+
+def test_a_chapter_is_read_without_a_script(browser, site):
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto((site / f"{CHAPTERS[4]}.html").as_uri())
+    formulas = page.locator("math:visible")
+    assert formulas.count() > 100
+    assert all(formula.bounding_box()["width"] > 5 for formula in formulas.all()[:100])
+    assert page.locator(".eqno").first.inner_text() == "(1-SS)"
+    assert page.locator(".explorer > img").first.is_visible(), "the still picture"
+    page.context.close()
+
+
+def test_a_full_stop_stays_with_its_formula(reader, page):
+    page = reader(CHAPTERS[3])
+    apart = """([...document.querySelectorAll("article p math")].filter((math) => {
+      const next = math.nextSibling;
+      if (!next || !/^[.,;:!?)]/.test(next.nodeValue)) return false;
+      const first = document.createRange();
+      first.setStart(next, 0);
+      first.setEnd(next, 1);
+      return first.getBoundingClientRect().top > math.getBoundingClientRect().bottom;
+    }).map((math) => math.textContent))"""
+    for width in range(360, 700, 20):
+        page.set_viewport_size({"width": width, "height": 700})
+        assert page.evaluate(apart) == []
 
 
 SHIFTS = """window.shifts = 0;
@@ -180,7 +204,7 @@ def test_the_concordance_is_folded_filtered_and_linked(reader, page, site):
     assert all("semiseparable" in text and "rank" in text for text in texts)
     assert page.locator("h2:visible").count() < page.locator("h2").count()
     link = claims.filter(has_text="1-semiseparable").locator("a[href*='reference/']").first
-    assert page.locator(".claim .katex").count() > 300
+    assert page.locator(".claim math").count() > 300
     assert (site / link.get_attribute("href").partition("#")[0]).is_file()
 
 
@@ -197,6 +221,7 @@ def test_a_chapter_can_be_taken_away(reader, site):
     assert branch == "gh-pages"
     assert '"colab"' in (site / colab).read_text(encoding="utf-8")
     assert links["Open in Binder"].endswith(f"/gh/owner/name/main?urlpath=lab/tree/chapters/{name}")
+    assert links["Ask a question"] == f"https://github.com/owner/name/issues/new?title={name}:+"
 
 
 def test_it_can_be_moved(page, site, tmp_path):

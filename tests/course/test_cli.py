@@ -157,6 +157,7 @@ def test_progress_makes_a_page_of_what_was_reached(course, jupyterlab, capsys):
     rung = {"name": "mine & more", "bits": 1.5, "steps": 500, "milliseconds": {}}
     (course / "work/ladder.json").write_text(json.dumps([rung]), encoding="utf-8")
     (course / "work/my_mamba2.py").write_text("one\ntwo\n", encoding="utf-8")
+    os.utime(course / "work/my_mamba2.py", (0, datetime.datetime(2026, 5, 4, 12).timestamp()))
     record = {"exercise": "0.1", "outcome": "passed", "seed": 0, "cases": 4, "passed": 4}
     output = nbformat.v4.new_output("display_data", {"text/plain": "✓", exercises.report.MIME: record})
     notebook = nbformat.read(course / "work/00_start_here.ipynb", 4)
@@ -168,6 +169,7 @@ def test_progress_makes_a_page_of_what_was_reached(course, jupyterlab, capsys):
     one = exercises.registry()["0.1"]
     for text in (f"{one.title}: {one.insight}", "mine & more: 1.50 bits", "my_mamba2.py: 2 lines", ": 1 of "):
         assert html.escape(text) in page
+    assert "2 lines, last changed on 2026-05-04; not run again here" in page, "whoever changed it may not have run it"
     (course / "work/ladder.json").write_text("{", encoding="utf-8")
     assert cli.main(["progress", "--page"]) == 1
     assert "is not a ladder" in capsys.readouterr().err

@@ -21,8 +21,9 @@ from packaging.requirements import Requirement
 import smalearn
 from smalearn.course import cli, progress, site
 from smalearn.course.exercises import registry
-from smalearn.course.site import explorers, home, pages, reference
+from smalearn.course.site import explorers, home, pages, reference, slides
 from smalearn.course.site.concordance import page as concordance
+from smalearn.course.site.formulas import mathml, together
 from smalearn.course.site.latex import inline, latex
 from smalearn.course.widgets import StateExplorer
 from smalearn.course.workbook import notebook
@@ -229,8 +230,7 @@ def test_constants_and_formulas_of_the_reference_are_set(small):
         r'id="([\w.]+)">(?:(?!<dt class="sig).)*?>Type<span class="colon">', "".join(pages.values()), re.S
     )
     assert not typed
-    assert 'class="formula">' in pages["linear_attention"]
-    assert "H_{t} &amp;= G_{t} \\circ" in pages["linear_attention"]
+    assert "<mi>H</mi><mi>t</mi></msub></mtd><mtd" in pages["linear_attention"]
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,48 @@ def test_what_is_no_formula_stays(line):
     assert latex(f"    x = 1\n    {line}") is None
 
 
+# Formulas
+
+
+def letters():
+    """The letters of our font, from the style sheet."""
+    style = (ROOT / "smalearn/course/site/static/formulas.css").read_text(encoding="utf-8")
+    for first, _, last in re.findall(r"U\+([0-9a-f]+)(-([0-9a-f]+))?", style):
+        yield from map(chr, range(int(first, 16), int(last or first, 16) + 1))
+
+
+@pytest.mark.parametrize(
+    "path", [*CHAPTERS, *(ROOT / "smalearn/course/site/text").glob("*.md")], ids=lambda path: path.stem
+)
+def test_every_formula_is_set_in_our_letters(path):
+    cells = notebook.read(path)["cells"] if path.suffix == ".ipynb" else [{"source": path.read_text(encoding="utf-8")}]
+    texts = ["".join(cell["source"]) for cell in cells if cell.get("cell_type") != "code"]
+    refused, missing, ours = [], set(), set(letters())
+    for code, block, inline in re.findall(slides.MATH, "\n\n".join(texts)):
+        if code:
+            continue
+        try:
+            made = mathml(block or inline, bool(block))
+        except ValueError as error:
+            refused.append(str(error))
+            continue
+        missing |= set(html.unescape(re.sub("<[^>]+>", "", made))) - ours
+    assert not refused
+    assert not missing, "cut them out of the font too, as formulas.css says"
+
+
+def test_a_formula_that_cannot_be_set_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"unknwn.* in the formula x \\unknwn"):
+        mathml(r"x \unknwn", False)
+    shown = mathml(r"x' = \Big(y\Big) \tag{1-SS}", True)
+    assert shown.endswith('</math><span class="eqno">(1-SS)</span></div>')
+    assert '<mo class="prime">' in shown
+    assert shown.count('<mo class="big"') == 2
+    kept = together(mathml("x", False) + "). And " + mathml("y", False) + " and")
+    assert kept.count("<span") == 1
+    assert "</math>).</span> And <math>" in kept
+
+
 # The pages that greet
 
 
@@ -287,7 +329,7 @@ def test_the_landing_page_and_the_short_path_lead_on(small):
     text = (small / "ten_minutes.html").read_text(encoding="utf-8")
     shown = ["MaskExplorer", "StateExplorer", "ContractionMap", "DualityExplorer"]
     assert re.findall(r'data-explorer="(\w+)"', text) == shown
-    assert text.count(r"\tag{") == 2
+    assert text.count('class="eqno"') == 2
     assert all((small / f"_static/{name}.js").is_file() for name in shown)
 
 
@@ -397,14 +439,21 @@ def test_a_place_that_cannot_be_written_is_found_first(tmp_path, monkeypatch, ca
     assert re.fullmatch(said, capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[nowhere](nothing.ipynb)", r"03_linear_attention.*nothing\.ipynb"),
+        (r"$x\unknwn$", r"in the formula x\\unknwn"),
+    ],
+)
 @pytest.mark.usefixtures("short_reference")
-def test_a_faulty_page_is_named(tmp_path):
+def test_a_faulty_page_is_named(tmp_path, text, named):
     folder = course(tmp_path)
     (path,) = (folder / "chapters").glob("*.ipynb")
     chapter = notebook.read(path)
-    chapter["cells"][0]["source"] += "\n\n[nowhere](nothing.ipynb)"
+    chapter["cells"][0]["source"] += f"\n\n{text}"
     notebook.write(path, notebook.dump(chapter))
-    with pytest.raises(ValueError, match=r"(?s)site: .*03_linear_attention.*nothing\.ipynb"):
+    with pytest.raises(ValueError, match=f"(?s)site: .*{named}"):
         site.build(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -23,7 +23,9 @@ def made(tmp_path_factory):
 def test_nothing_is_loaded_from_elsewhere_and_all_that_is_loaded_is_there(made):
     page = made.read_text(encoding="utf-8")
     loaded = re.findall(r'<(?:script|link|img)[^>]*? (?:src|href)="([^"]+)"', page)
-    assert {"reveal/dist/reveal.js", "_static/site.js", "_static/MaskExplorer.js"} <= set(loaded)
+    assert {"reveal/dist/reveal.js", "_static/formulas.css", "_static/site.js", "_static/MaskExplorer.js"} <= set(
+        loaded
+    )
     for place in loaded:
         assert place.startswith("data:") or (made.parent / place).is_file(), place
     styles = [(made.parent / place).read_text(encoding="utf-8") for place in loaded if place.endswith(".css")]
@@ -37,13 +39,16 @@ def test_a_heading_begins_a_slide_and_what_a_class_does_not_look_at_is_left_out(
     for text in ("plots.use_style()", "# hint(", "check(", "<summary>Solution", "Download this notebook"):
         assert text not in page
     assert page.count('class="explorer"') == 2
+    assert page.count("<math") > 50
+    assert not re.search(r"<math[^>]*>(?:(?!</math>).)*<(em|strong|a|code)\\b", page, re.DOTALL)
 
 
-def test_formulas_are_for_katex_and_code_is_left_alone():
-    text = "A $x_1 * y_2*z$ costs `$5`:\n\n$$\na < b_1\n$$\n\n```\n$HOME $x$\n```"
+def test_formulas_are_set_and_code_is_left_alone():
+    text = "A $x_1 * \\lVert y\\rVert$ costs `$5`:\n\n$$\na < b_1\n$$\n\n```\n$HOME $x$\n```"
     found = MATH.sub(_formula, text)
-    assert '<span class="formula">x&#95;1 &#42; y&#95;2&#42;z</span>' in found
-    assert '<div class="formula">a &lt; b_1</div>' in found
+    assert "<math><msub><mi>x</mi><mn>1</mn></msub>" in found
+    assert not re.search(r"[*|]", found.partition("costs")[0]), "Markdown would read it"
+    assert '<div class="formula"><math display="block"><mi>a</mi><mo>&lt;</mo><msub>' in found
     assert "`$5`" in found
     assert "$HOME $x$" in found
 

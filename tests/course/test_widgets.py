@@ -1,6 +1,7 @@
 """The Python half of the explorers: what a script is told, which still picture stands for it, and the state."""
 
 import base64
+import re
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,16 @@ def test_scripts_share_one_scope_and_what_python_tells_them(tmp_path, monkeypatc
     for name in ("late.js", "long.js", "good.js"):
         with pytest.raises(ValueError, match=rf"^module: {name}, {expected}"):
             base.module(name)
+
+
+DECLARED = re.compile(r"^(?:export )?(?:const|let|function|class) (\w+|\[[^\]]+\])", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_what_shares_a_scope_declares_no_name_twice(name):
+    names = re.findall(r"\w+", " ".join(DECLARED.findall(explorers.script(name))))
+    assert len(names) > 50
+    assert sorted(names) == sorted(set(names))
 
 
 def test_words_that_name_key_and_value():

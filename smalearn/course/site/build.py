@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import re
 import shutil
 import tempfile
@@ -20,15 +19,9 @@ from smalearn.course.workbook import notebook
 __all__ = ["build"]
 
 STATIC = Path(__file__).parent / "static"
-FONTS = {
-    "Main-Regular": ("KaTeX_Main", "normal"),
-    "Math-Italic": ("KaTeX_Math", "italic"),
-    "Size2-Regular": ("KaTeX_Size2", "normal"),
-}
-ADD_FONTS = """.forEach(([family, style, data]) => {
-  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-  document.fonts.add(new FontFace(family, bytes, { style }));
-});
+LETTERS = """document.fonts.add(
+  new FontFace("formulas", Uint8Array.from(atob("{}"), (letter) => letter.charCodeAt(0))),
+);
 """
 
 
@@ -39,6 +32,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
     shall hold the site, for the buttons that open a chapter in Colab or Binder.
     """
     try:
+        import math_core  # noqa: F401 # Sphinx loads what needs it
         from sphinx.application import Sphinx
         from sphinx.errors import SphinxError
         from sphinx.util.docutils import docutils_namespace
@@ -66,14 +60,13 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
                 )
                 _tell(app)
                 app.build()
-        except SphinxError as error:
+        except (SphinxError, ValueError) as error:
             raise ValueError(f"site: {error}") from error
         finally:
             progress.step("")
         if app.statuscode:
             raise ValueError("site: " + re.sub(r"\x1b\[[\d;]*m", "", log.getvalue()).strip())
-        if address := app.config.smalearn_address:
-            _sitemap(places[2], address)
+        _sitemap(places[2], app.config.smalearn_address)
         shutil.rmtree(output, ignore_errors=True)
         shutil.copytree(places[2], output, ignore=shutil.ignore_patterns(".buildinfo", "_sources", "*.map"))
     return len(list(output.rglob("*.html")))
@@ -117,9 +110,8 @@ def _static(folder, used, stills):
 
     A font that a style sheet names comes after the text is seen, which then moves; one that a script holds is there.
     """
-    fonts = {name: (folder / f"katex/fonts/KaTeX_{name}.woff2").read_bytes() for name in FONTS}
-    held = json.dumps([[*FONTS[name], base64.b64encode(data).decode("ascii")] for name, data in fonts.items()])
-    (folder / "katex" / "fonts.js").write_text(held + ADD_FONTS, encoding="utf-8")
+    letters = base64.b64encode((folder / "formulas.woff2").read_bytes()).decode("ascii")
+    (folder / "formulas.js").write_text(LETTERS.format(letters), encoding="utf-8")
     for name in used:
         (folder / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
     (folder / "stills").mkdir()
@@ -158,7 +150,7 @@ def _configuration(source, repository):
         "html_copy_source": False,
         "html_static_path": [str(source / "static")],
         "html_extra_path": [str(source / "extra")],
-        "html_css_files": ["katex/katex.min.css", "site.css"],
+        "html_css_files": ["formulas.css", "site.css"],
         "exclude_patterns": ["static", "extra"],
         "html_logo": str(source / "static" / "mark.svg"),
         "html_favicon": str(source / "static" / "mark.svg"),
@@ -182,6 +174,8 @@ def _source(repository):
 
 def _sitemap(folder, address):
     """Write the addresses of the pages, for search engines."""
+    if not address:
+        return
     pages = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.html")) if path.name != "404.html")
     (folder / "sitemap.txt").write_text("".join(f"{address}/{page}\n" for page in pages), encoding="utf-8")
 

@@ -18,7 +18,7 @@ def _complete(app, name, template, context, doctree):
     """Give a page its title, its lines of meta-data, and the scripts by which nothing moves once it is seen."""
     context["docstitle"] = context["docstitle"] or ("smalearn" if name == "search" else "")
     title = _text(context.get("title") or "smalearn")
-    scripts = ["katex/fonts.js", "katex/katex.min.js"] if 'class="formula' in (context.get("body") or "") else []
+    scripts = ["formulas.js"] if "<math" in (context.get("body") or "") else []
     picture = context["pathto"]("_static/card.png", 1)
     if address := app.config.smalearn_address:
         picture = f"{address}/_static/card.png"
@@ -40,7 +40,7 @@ def _complete(app, name, template, context, doctree):
 def _summary(body):
     """Take the first paragraph of a page that says something and needs no formula, cut to what is shown of it."""
     for attributes, inside in re.findall(r"<p\b([^>]*)>(.*?)</p>", body, re.DOTALL):
-        if len(words := _text(inside)) > 60 and 'class="formula' not in inside and "buttons" not in attributes:
+        if len(words := _text(inside)) > 60 and "<math" not in inside and "buttons" not in attributes:
             return textwrap.shorten(words, 200, placeholder=" …")
     return ""
 

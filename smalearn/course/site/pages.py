@@ -80,11 +80,12 @@ def _live(cell, setup, up):
 
 
 def _buttons(place, repository):
-    """Write links to the notebook, and to where it runs."""
+    """Write links to the notebook, to where it runs, and to where somebody answers."""
     links = {f"{_up(place)}notebooks/{place}": "Download this notebook"}
     if repository:
         links[f"https://colab.research.google.com/github/{repository}/blob/gh-pages/{COLAB}/{place}"] = "Open in Colab"
         links[f"https://mybinder.org/v2/gh/{repository}/main?urlpath=lab/tree/chapters/{place}"] = "Open in Binder"
+        links[f"https://github.com/{repository}/issues/new?title={place}:+"] = "Ask a question"
     return '<p class="buttons">' + "".join(f'<a href="{link}">{text}</a>' for link, text in links.items()) + "</p>"
 
 

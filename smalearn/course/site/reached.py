@@ -29,13 +29,19 @@ def reached(rows: Sequence[ChapterProgress], course: Mapping[str, Exercise], wor
     shown = [f"{one.id} {one.title}: {one.insight}" for one in passed if one.insight]
     newest = {rung["name"]: rung for rung in ladder.rungs(work / "ladder.json")}
     climbed = [f"{name}: {rung['bits']:.2f} bits per character, {rung['steps']} steps" for name, rung in newest.items()]
-    taken = [f"{path.name}: {len(path.read_text('utf-8').splitlines())} lines" for path in sorted(work.glob("my_*.py"))]
+    taken = [_program(path) for path in sorted(work.glob("my_*.py"))]
     parts = {
         "What the exercises showed": shown,
         "Models that I trained": climbed,
-        "Programs that I took home, each written after it had run right without smalearn": taken,
+        "Programs that I took home": taken,
     }
     for title, lines in parts.items():
         items = "\n".join(f"<li>{escape(line)}" for line in lines)
         text += f"<h2>{title}</h2>\n<ul>\n{items}\n</ul>\n" if lines else ""
     return text
+
+
+def _program(path):
+    """Say how old a program is: it was right when a chapter wrote it, and may have been changed since."""
+    lines, changed = path.read_text("utf-8").splitlines(), datetime.date.fromtimestamp(path.stat().st_mtime)
+    return f"{path.name}: {len(lines)} lines, last changed on {changed}; not run again here"

@@ -5,7 +5,6 @@ A heading begins a slide to the right; each further text, with the code and the 
 
 import re
 import shutil
-from html import escape
 from pathlib import Path
 
 from smalearn._files import install
@@ -19,9 +18,9 @@ HERE = Path(__file__).parent
 TEMPLATE = """
 {%- extends 'reveal/index.html.j2' -%}
 {%- block html_head_js -%}
-<script src="_static/katex/katex.min.js"></script><script src="_static/site.js"></script>
+<script src="_static/site.js"></script>
 {%- endblock -%}
-{%- block html_head_js_mathjax -%}<link rel="stylesheet" href="_static/katex/katex.min.css">{%- endblock -%}
+{%- block html_head_js_mathjax -%}<link rel="stylesheet" href="_static/formulas.css">{%- endblock -%}
 {%- block footer_js -%}
 <script src="reveal/dist/reveal.js"></script>
 <script>Reveal.initialize({ hash: true, disableLayout: true, viewDistance: 999, transition: "none" });</script>
@@ -35,8 +34,10 @@ def slides(path: Path, output: Path) -> Path:
     try:
         import nbformat
         from nbconvert import SlidesExporter
+
+        from smalearn.course.site.formulas import together
     except ImportError as error:
-        raise ImportError(f"{error.name} is not installed; run: {install('lab')}") from error
+        raise ImportError(f"{error.name} is not installed; run: {install('lab,site')}") from error
     source, used = chapter(path)
     exporter = SlidesExporter(raw_template=TEMPLATE, reveal_url_prefix="reveal", reveal_theme="smalearn")
     data = notebook.dump(source | {"cells": _arranged(source), "nbformat": 4, "nbformat_minor": 5})
@@ -46,7 +47,7 @@ def slides(path: Path, output: Path) -> Path:
         shutil.copytree(HERE / name, output / target, dirs_exist_ok=True)
     for name in used:
         (output / "_static" / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
-    notebook.write(output / f"{path.stem}.html", page.encode("utf-8"))
+    notebook.write(output / f"{path.stem}.html", together(page).encode("utf-8"))
     return output / f"{path.stem}.html"
 
 
@@ -69,10 +70,11 @@ def _arranged(source: notebook.Notebook) -> list[dict]:
 
 def _formula(match: re.Match) -> str:
     """Write a formula as HTML that Markdown leaves alone; code stays as it is."""
+    from smalearn.course.site.formulas import mathml
+
     code, display, inline = match.groups()
     if code:
         return code
     if display:
-        return f'\n\n<div class="formula">{escape(" ".join(display.split()))}</div>\n\n'
-    plain = "".join(letter if letter.isalnum() or letter == " " else f"&#{ord(letter)};" for letter in inline)
-    return f'<span class="formula">{plain}</span>'
+        return f"\n\n{mathml(display, True)}\n\n"
+    return re.sub(r"[*_`\[\]\\|]", lambda sign: f"&#{ord(sign[0])};", mathml(inline, False))

@@ -37,7 +37,7 @@ class View {
     this.watch(new ResizeObserver(again), this.root);
     const theme = new MutationObserver(again);
     for (const node of [document.documentElement, document.body]) {
-      this.watch(theme, node, { attributeFilter: ["data-jp-theme-light", "data-theme", "class"] });
+      this.watch(theme, node, { attributeFilter: ["data-jp-theme-light", "data-theme", "theme", "class"] });
     }
   }
 
@@ -468,12 +468,14 @@ export function snap(values, target, further = 0) {
   return values[clamp(nearest(values, target) + further, 0, values.length - 1)];
 }
 
-/** What the page says of itself (JupyterLab, VS Code, Sphinx themes), or else what the reader prefers. */
+/** How a host says it: JupyterLab and Sphinx themes, Colab, MyST, Quarto, VS Code. */
+const THEMES = /^(vscode-high-contrast|(vscode-(high-contrast-)?|quarto-)?(dark|light))$/;
+
+/** What the page says of itself, or else what the reader prefers. */
 function isDark() {
   const { body, documentElement: html } = document;
   if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
-  if (body.classList.contains("vscode-dark")) return true;
-  const theme = body.dataset.theme ?? html.dataset.theme;
-  if (theme === "dark" || theme === "light") return theme === "dark";
-  return window.matchMedia("(prefers-color-scheme: dark)").matches;
+  const said = [body.dataset.theme, html.dataset.theme, html.getAttribute("theme"), ...body.classList, ...html.classList];
+  const mark = said.find((word) => THEMES.test(word));
+  return mark ? !mark.endsWith("light") : window.matchMedia("(prefers-color-scheme: dark)").matches;
 }

@@ -1,4 +1,4 @@
-// Explorers are brought to life, and formulas set. Nothing is loaded from elsewhere.
+// Explorers are brought to life. Nothing is loaded from elsewhere.
 "use strict";
 
 /** The state of an explorer as its script expects it from Jupyter; here nobody else listens. */
@@ -48,42 +48,11 @@ window.enlivenAll = () => {
   }
 };
 
-/** Whether the page holds all of an element: something follows it, or what it is part of. */
-function isWhole(element) {
-  for (let part = element; part; part = part.parentElement) if (part.nextSibling) return true;
-  return document.readyState !== "loading";
-}
-
-/** Set the formulas that are there, before the reader sees them: no text moves. */
-function setFormulas() {
-  for (const place of document.querySelectorAll(".formula:not([data-set])")) {
-    const displayMode = place.tagName === "DIV";
-    if (!isWhole(displayMode ? place : place.parentElement)) continue; // what follows it may be half there
-    place.dataset.set = "";
-    katex.render(place.textContent, place, { displayMode, throwOnError: false });
-    if (!displayMode) keepTogether(place);
-  }
-}
-
-const arriving = new MutationObserver(setFormulas);
-arriving.observe(document, { childList: true, subtree: true });
-
 /** The arrow keys reach what does not fit. */
 function reachWhatIsWide() {
   for (const box of document.querySelectorAll("pre, .formula, .table-wrapper")) {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   }
-}
-
-/** A full stop behind a formula does not begin a line. */
-function keepTogether(place) {
-  const mark = /^[.,;:!?)”’]+/.exec(place.nextSibling?.nodeValue ?? "");
-  if (!mark) return;
-  place.nextSibling.nodeValue = place.nextSibling.nodeValue.slice(mark[0].length);
-  const group = document.createElement("span");
-  group.className = "together";
-  place.replaceWith(group);
-  group.append(place, mark[0]);
 }
 
 /** The concordance shows the claims with every word of its box in them, and if asked only those that are corrected. */
@@ -136,8 +105,6 @@ document.addEventListener("keydown", (event) => {
 
 document.addEventListener("DOMContentLoaded", () => {
   for (const caption of document.querySelectorAll("p.caption[role=heading]")) caption.ariaLevel = 2; // Sphinx sets none
-  arriving.disconnect();
-  setFormulas();
   for (const bar of document.querySelectorAll(".filter")) filterClaims(bar);
   if (navigator.clipboard) addCopyButtons(); // which a page that came unencrypted lacks
   reachWhatIsWide();
