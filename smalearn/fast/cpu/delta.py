@@ -27,9 +27,8 @@ from typing import NamedTuple
 import torch
 
 from smalearn._operator import Operator
-from smalearn.fast.cpu.folded import FoldedScan, decay_
 from smalearn.fast.cpu.memory import empty_like
-from smalearn.fast.cpu.scan import flow
+from smalearn.fast.cpu.scan import Scan, crossing, decay_, flow
 from smalearn.fast.groups import grouped
 from smalearn.linear_attention.delta import weigh_keys
 from smalearn.linear_attention.generalized_delta import correct_in_chunks
@@ -80,7 +79,7 @@ class Block(NamedTuple):
     sums: torch.Tensor | None
 
 
-class DeltaScan(FoldedScan):
+class DeltaScan(Scan):
     """The delta rule for one part of the batch, of b·g = n heads with keys of their own; the state is (n, N, 1, P).
 
     V is (b, g, 1, T, P), log_a (b, g, 1, T) or None, K, Q and read (b, g, 1, T, N), the last None for K, beta (b, g, 1,
@@ -103,7 +102,7 @@ class DeltaScan(FoldedScan):
             torch.bmm(RQ_k, H, out=said_k)
             torch.bmm(T_k, V_k.addcmul_(to_keys_k, e_k, value=-1), out=E_k)
             decay_(H, total).baddbmm_(K_k, E_k)
-        y = self._multiply("y", self._halves(block.scores)[1], E)
+        y = self._products("y", self._halves(block.scores)[1], E)
         self._put_heads(Y, start, y.addcmul_(to_queries, e))
 
     def _backward_block(self, start, dY, H, dH, dV, dlog_a, dK, dQ, dbeta, dread):
@@ -112,10 +111,10 @@ class DeltaScan(FoldedScan):
         T, E, Z = self._solve(block)
         H = self._correct(block, E, Z, H.squeeze(2))
         G, eG, dH = self._correct_back(block, T, self._heads("dY", dY, start), dH.squeeze(2))
-        D = self._multiply("D", G, E.mT)
+        D = self._products("D", G, E.mT)
         for half, diagonal in zip(self._halves(D), (-1, 0), strict=True):
             half.tril_(diagonal)
-        read, write = self._multiply("read", eG, H.mT), self._multiply("write", E, dH.mT)
+        read, write = self._products("read", eG, H.mT), self._products("write", E, dH.mT)
         if block.decays:
             _, f, L = block.decays
             write.mul_(f)
@@ -141,7 +140,8 @@ class DeltaScan(FoldedScan):
         past = self._dot("products", read, block.RQ)
         future = self._dot("product", write, block.K) * block.beta
         through = self._dot("states product", H.flatten(2), dH.flatten(2)) * torch.stack(block.totals)[..., 0]
-        return flow(*(self._twice(x).sum(2) for x in (inside, past[..., 0])), future[..., 0], through)
+        inside, past = (self._twice(x).sum(2) for x in (inside, past[..., 0]))
+        return flow(crossing(inside), past, future[..., 0], through)
 
     def _correct(self, block, E, Z, H):
         """Take from E (K, n, Q, P) what the memory says; return the states (K, n, N, P) before the chunks, H first."""
@@ -160,7 +160,7 @@ class DeltaScan(FoldedScan):
         dH becomes the gradient of the state before the first.
         """
         _, S = self._halves(block.scores)
-        dV, Z = self._multiply("dV", T.mT, self._multiply("y", S.mT, dY)), self._multiply("Z", T.mT, block.writes)
+        dV, Z = self._products("dV", T.mT, self._products("y", S.mT, dY)), self._products("Z", T.mT, block.writes)
         G = self.scratch("G", *dV.shape[:2], 2 * self.chunk_len, dV.shape[-1])
         self._halves(G)[1].copy_(dY)
         eG = G if block.decays is None else self.scratch("eG", *G.shape)
@@ -179,7 +179,7 @@ class DeltaScan(FoldedScan):
         """T, T V and T (e ∘ R)."""
         T = self._inverse(block)
         Te = T if block.decays is None else torch.mul(T, block.decays[0].mT, out=self.scratch("Te", *T.shape))
-        return T, self._multiply("E", T, block.V), self._multiply("Z", Te, self._halves(block.RQ)[0])
+        return T, self._products("E", T, block.V), self._products("Z", Te, self._halves(block.RQ)[0])
 
     def _inverse(self, block):
         """T = (I + A)^-1."""
@@ -207,7 +207,7 @@ class DeltaScan(FoldedScan):
         for half, x in zip(self._halves(RQ), (self.B if self.read is None else self.read, self.C), strict=True):
             half.unflatten(1, (self.b, self.g)).copy_(self._chunks(x, start).squeeze(3))
         keys = self._halves(RQ)[0] if self.read is None else self._heads("K", self.B, start)
-        scores = self._multiply("scores", RQ, keys.mT)
+        scores = self._products("scores", RQ, keys.mT)
         s = self._running_sums(start)
         s = None if s is None else s.flatten(1, 3)
         totals, decays = self._decays(s, len(V))
@@ -233,6 +233,15 @@ class DeltaScan(FoldedScan):
         else:
             torch.mul(e, s.neg().exp().to(dtype)[..., None, :], out=L)
         return list(total), (e, f, L.tril_())  # tril_ overwrites the infs
+
+    def _heads(self, name, x, start):
+        """A block of x (b, g, 1, T, D) as a contiguous (K, n, Q, D)."""
+        x = self._chunks(x, start).squeeze(3)
+        return self.scratch(name, *x.shape).copy_(x).flatten(1, 2)
+
+    def _put_heads(self, out, start, x):
+        """Write x (K, n, Q, D) into the block of out (b, g, 1, T, D)."""
+        self._put(out, start, x.unflatten(1, (self.b, self.g, 1)))
 
     def _dot(self, name, x, y):
         """Row by row, x (K, n, rows, D) with y: (K, n, rows, 1)."""

@@ -1,123 +1,185 @@
-"""The chunked scan on a CPU where every head has its own B and C: decays are folded into them, no mask holds them.
+"""The chunked scan on a CPU where decays are mild: they are folded into X and Y, and no mask holds them.
 
-With s the running sums of a chunk's log_a, let C' = exp(s) ∘ C and B' = exp(-s) ∘ B. Then L ∘ C B^T is the lower
-triangle of C' B'^T, and with H the state before the chunk, (N, P),
+In a chunk, with s the running sums of log_a, u a power of 2 near exp(s_last / 2), H (N, P) the state before it,
+transposed, and S = tril(C B^T), which all heads share that share B and C,
 
-    Y = tril(C' B'^T) X + C' H                          H' = exp(s_last) (H + B'^T X)
+    X' = u exp(-s) ∘ X                     Y = exp(s) / u ∘ (S X' + C H')
+    H' = u H                               H_next = exp(s_last) / u (H' + B^T X')
 
-exp(-s) must not overflow: a block with a chunk whose log_a sum to less than `STRONGEST` is left to `Scan`. With dH' the
-gradient of the state after a chunk, W = tril(dY X^T) and D = exp(s_last) dH',
+since L[i, j] = exp(s_i) / u · u exp(-s_j). So heads are columns of one matrix in every product. Scaling by u keeps
+numbers in range, and as a power of 2 it changes no bit: what follows a token does not matter to its output. With
+dH_next the gradient of the state after the chunk, dY' = exp(s) / u ∘ dY, D = exp(s_last) / u dH_next and
+W = tril(dY' X'^T) of each head,
 
-    dX = tril(C' B'^T)^T dY + B' D                      dC' = W B' + dY H^T
-    dH = D + C'^T dY                                    dB' = W^T C' + X D^T
+    dX = u exp(-s) ∘ (S^T dY' + B D)       dC = W B + dY' H'^T
+    dH = u (D + C^T dY')                   dB = W^T C + X' D^T
 
-and dlog_a collects what crosses each token, as in `Scan`.
+and dlog_a collects what crosses each token, as in `Scan`. One chunk after another is read, used and written, so that
+it stays in the cache.
 """
+
+import math
+from typing import NamedTuple
 
 import torch
 
-from smalearn.fast.cpu.scan import Scan, flow
+from smalearn.fast.cpu.scan import CHUNK_LEN, Scan, crossing, flow
 
-STRONGEST = -40.0
-"""Least sum of a chunk's log_a. float32 ends at exp(88), and B and C need room."""
+STRONGEST = -80.0
+"""Least sum of a chunk's log_a: half of it goes to X, half to Y. float32 ends at exp(88), and both need room."""
+
+
+class Chunk(NamedTuple):
+    """What is read of a chunk.
+
+    Attributes:
+        X: by token, (b, g, Q, r, P).
+        fold: u exp(-s), by token, (b, g, Q, r, 1), or 1.
+        unfold: exp(s) / u, by token.
+        enter: factor of the state before it, (n, 1, r, 1): u, and that by which it left the chunk before; or 1.
+        leave: factor of the state after it, exp(s_last) / u and the u of the next.
+        B: (n, Q, N).
+        C: (n, Q, N).
+        S: (n, Q, Q).
+    """
+
+    X: torch.Tensor
+    fold: torch.Tensor
+    unfold: torch.Tensor
+    enter: torch.Tensor
+    leave: torch.Tensor
+    B: torch.Tensor
+    C: torch.Tensor
+    S: torch.Tensor
+
+
+class Buffer(NamedTuple):
+    """Memory for a chunk, seen by token (b, g, Q, r, P), as columns (n, Q, r·P) and by head (n, r, Q, P)."""
+
+    tokens: torch.Tensor
+    columns: torch.Tensor
+    heads: torch.Tensor
 
 
 class FoldedScan(Scan):
-    """SSD of one part of the batch where heads share nothing, r = 1.
-
-    Axes of a block: K chunks, n = b·g heads, Q tokens of a chunk, then N or P.
-    """
+    """SSD of one part of the batch, axes as in `Scan`; every block by the formulas above where nothing overflows."""
 
     def _forward_block(self, start, H, Y):
         """The formulas above for one block; H becomes the state after it."""
-        s = self._running_sums(start)
-        if _strong(s):
+        chunks = self._fold(start)
+        if chunks is None:
             return super()._forward_block(start, H, Y)
-        X, B, C, totals = self._fold(start, s)
-        y, H = self._multiply("y", self._multiply("scores", C, B.mT).tril_(), X), H.squeeze(2)
-        for B_k, C_k, X_k, y_k, total in zip(B.mT, C, X, y, totals, strict=True):
-            y_k.baddbmm_(C_k, H)
-            decay_(H.baddbmm_(B_k, X_k), total)
-        self._put_heads(Y, start, y)
+        x, y, written = self._buffer("x"), self._buffer("y"), self._results("Y", Y, start)
+        state = H.mul_(chunks[0].enter).flatten(2)
+        for c, Y_c in zip(chunks, written, strict=True):
+            torch.mul(c.X, c.fold, out=x.tokens)
+            torch.bmm(c.S, x.columns, out=y.columns).baddbmm_(c.C, state)
+            torch.mul(y.tokens, c.unfold, out=Y_c)
+            state.baddbmm_(c.B.mT, x.columns)
+            H.mul_(c.leave)
+        self._finish(Y, start, written)
 
     def _backward_block(self, start, dY, H, dH, dX, dlog_a, dB, dC):
         """The formulas above for one block; dH becomes the gradient of the state before it."""
-        s = self._running_sums(start)
-        if _strong(s):
+        chunks = self._fold(start)
+        if chunks is None:
             return super()._backward_block(start, dY, H, dH, dX, dlog_a, dB, dC)
-        X, B, C, totals = self._fold(start, s)
-        dY = self._heads("dY", dY, start)
-        M, W = self._multiply("scores", C, B.mT).tril_(), self._multiply("W", dY, X.mT).tril_()
-        dx, db, dc = self._multiply("dX", M.mT, dY), self._multiply("dB", W.mT, C), self._multiply("dC", W, B)
-        H, D = self._states_before(H.squeeze(2), B, X, totals), self._gradients_after(dH.squeeze(2), C, dY, totals)
-        past, future = self._multiply("past", dY, H.mT), self._multiply("future", X, D.mT)
-        dx.flatten(0, 1).baddbmm_(B.flatten(0, 1), D.flatten(0, 1))
-        self._put_heads(dX, start, dx)
-        self._put_heads(dC, start, dc.add_(past), s)
-        self._put_heads(dB, start, db.add_(future), None if s is None else -s)
-        if s is not None:
-            parts = M.mul_(W), past.mul_(C).sum(-1), future.mul_(B).sum(-1), H.mul_(D).sum((2, 3))[..., None]
-            self._put_heads(dlog_a[..., None], start, flow(*parts)[..., None])
+        x, dy, y, back = (self._buffer(name) for name in ("x", "dy", "y", "back"))
+        states, D = self._folded_states(H, chunks, x), dH.mul_(chunks[-1].leave).flatten(2)
+        written, across, multiply_heads = self._results("dX", dX, start), [], self._product_of_heads(dy, x)
+        grad_B, grad_C = (self.scratch(name, len(chunks), *chunks[0].B.shape) for name in ("dB", "dC"))
+        rows = zip(chunks, self._tokens(dY, start), written, states, states.flatten(3), grad_B, grad_C, strict=True)
+        for c, dY_c, dX_c, H_c, H_columns, dB_c, dC_c in reversed(list(rows)):
+            torch.mul(c.X, c.fold, out=x.tokens)
+            torch.mul(dY_c, c.unfold, out=dy.tokens)
+            torch.bmm(c.B, D, out=back.columns)
+            W = multiply_heads()
+            dM = W.sum(1)
+            torch.bmm(dM.mT, c.C, out=dB_c).baddbmm_(x.columns, D.mT)
+            torch.bmm(dM, c.B, out=dC_c).baddbmm_(dy.columns, H_columns.mT)
+            if dlog_a is not None:
+                torch.bmm(c.C, H_columns, out=y.columns)
+                past, future = y.tokens.mul_(dy.tokens).sum(-1), torch.mul(back.tokens, x.tokens, out=y.tokens).sum(-1)
+                inside, through = crossing(W.mul_(c.S[:, None])), H_c.mul_(dH).sum((1, 3))[..., None]
+                inside, through = (part.unflatten(0, (self.b, self.g)) for part in (inside, through))
+                across.append((inside, past.mT, future.mT, through))
+            back.columns.baddbmm_(c.S.mT, dy.columns)
+            torch.mul(back.tokens, c.fold, out=dX_c)
+            D.baddbmm_(c.C.mT, dy.columns)
+            dH.mul_(c.enter)
+        self._finish(dX, start, written)
+        self._put(dB, start, grad_B.unflatten(1, (self.b, self.g, 1)))
+        self._put(dC, start, grad_C.unflatten(1, (self.b, self.g, 1)))
+        if dlog_a is not None:
+            gradient = flow(*(torch.stack(part[::-1]) for part in zip(*across, strict=True)))
+            self._put(dlog_a[..., None], start, gradient[..., None])
 
-    def _states_before(self, H, B, X, totals):
-        """The state before every chunk, (K, n, N, P), H being the first."""
-        states = self.scratch("states", len(X), *H.shape)
-        states[0] = H
-        for before, after, B_k, X_k, total in zip(states, states[1:], B.mT, X, totals, strict=False):
-            decay_(torch.baddbmm(before, B_k, X_k, out=after), total)
+    def _folded_states(self, H, chunks, x):
+        """H' of every chunk, (K, n, N, r, P), H being the state before the first."""
+        states = self.scratch("states", len(chunks), *H.shape)
+        torch.mul(H, chunks[0].enter, out=states[0])
+        for before, after, c in zip(states, states[1:], chunks, strict=False):
+            torch.mul(c.X, c.fold, out=x.tokens)
+            torch.baddbmm(before.flatten(2), c.B.mT, x.columns, out=after.flatten(2))
+            after.mul_(c.leave)
         return states
 
-    def _gradients_after(self, dH, C, dY, totals):
-        """D of every chunk, (K, n, N, P); dH becomes the gradient of the state before the first."""
-        D = self.scratch("D", len(dY), *dH.shape)
-        D[-1] = dH
-        for D_k, C_k, dY_k, total, before in reversed(list(zip(D, C.mT, dY, totals, [dH, *D[:-1]], strict=True))):
-            torch.baddbmm(decay_(D_k, total), C_k, dY_k, out=before)
-        return D
+    def _fold(self, start):
+        """The chunks of a block, long where decays are milder; None where even short ones would overflow."""
+        for length in [CHUNK_LEN] if self.r == 1 else [2 * CHUNK_LEN, CHUNK_LEN]:
+            self.chunk_len = min(length, self.length)
+            s = self._running_sums(start)
+            if s is None or bool((s[..., -1] >= STRONGEST).all()):
+                X, B, C = self._tokens(self.X, start), *(self._chunks(x, start) for x in (self.B, self.C))
+                B, C = (self._copy(name, x).flatten(1, 3) for name, x in (("B", B), ("C", C)))
+                S = self._products("scores", C, B.mT).tril_()
+                return [Chunk(*parts) for parts in zip(X, *self._factors(s, len(X)), B, C, S, strict=True)]
+        return None
 
-    def _fold(self, start, s):
-        """A block's X, C' and B', and the decay of the state by each chunk, (n, 1, 1) or None."""
-        X, B, C = (
-            self._heads(name, x, start, power)
-            for name, x, power in (("X", self.X, None), ("B", self.B, None if s is None else -s), ("C", self.C, s))
-        )
-        totals = [None] * len(X) if s is None else s[..., -1:, None].exp().to(X.dtype).flatten(1, 3)
-        return X, B, C, totals
+    def _factors(self, s, chunks):
+        """For each chunk fold, unfold, enter and leave."""
+        if s is None:
+            return [[torch.ones((), dtype=self.scratch.dtype)] * chunks] * 4
+        last = s[..., -1:]
+        u = (last / math.log(4)).round().exp2()
+        fold, unfold = (x.to(self.scratch.dtype).mT[..., None] for x in ((-s).exp_().mul_(u), s.exp().div_(u)))
+        after = last.exp().div_(u)
+        after[:-1] *= u[1:]
+        first, *after = (x.to(self.scratch.dtype).view(self.b * self.g, 1, self.r, 1) for x in (u[0], *after))
+        return fold, unfold, [first, *after[:-1]], after
 
-    def _heads(self, name, x, start, power=None):
-        """A block of x (b, g, 1, T, D), times exp(power) (K, b, g, 1, Q) if given, as a contiguous (K, n, Q, D)."""
-        x = self._chunks(x, start).squeeze(3)
-        out = self.scratch(name, *x.shape)
-        if power is None:
-            out.copy_(x)
-        else:
-            torch.mul(x, _factor(power, out), out=out)
-        return out.flatten(1, 2)
+    def _tokens(self, x, start):
+        """A block of x (b, g, r, T, P) by token, (K, b, g, Q, r, P), a view where the block is whole."""
+        return self._chunks(x, start).transpose(-2, -3)
 
-    def _put_heads(self, out, start, x, power=None):
-        """Write x (K, n, Q, D), times exp(power) if given, into the block of out (b, g, 1, T, D)."""
-        x = x.unflatten(1, (self.b, self.g))
-        if power is not None:
-            x.mul_(_factor(power, x))
-        self._put(out, start, x.unsqueeze(3))
+    def _results(self, name, out, start):
+        """Where to write a block of out (b, g, r, T, P) by token: there if the block is whole."""
+        tokens = min(self.block, self.length - start)
+        whole = tokens % self.chunk_len == 0
+        shape = -(-tokens // self.chunk_len), self.b, self.g, self.chunk_len, self.r, self.head_dim
+        return self._tokens(out, start) if whole else self.scratch(name, *shape)
 
-    def _multiply(self, name, x, y):
-        """Multiply all matrices of a block."""
-        out = self.scratch(name, *x.shape[:-1], y.shape[-1])
-        torch.bmm(x.flatten(0, 1), y.flatten(0, 1), out=out.flatten(0, 1))
-        return out
+    def _finish(self, out, start, written):
+        """Write a block that was not written in its place."""
+        if min(self.block, self.length - start) % self.chunk_len:
+            self._put(out, start, written.transpose(-2, -3))
 
+    def _buffer(self, name):
+        """Memory for one chunk of X."""
+        tokens = self.scratch(name, self.b, self.g, self.chunk_len, self.r, self.head_dim)
+        rows = tokens.flatten(0, 1)
+        return Buffer(tokens, rows.flatten(2), rows.transpose(1, 2))
 
-def _strong(s):
-    """Whether exp(-s) might overflow."""
-    return s is not None and bool((s[..., -1] < STRONGEST).any())
+    def _product_of_heads(self, dy, x):
+        """What multiplies W of every head, (n, r, Q, Q); without decay, one for all heads of a group, (n, 1, Q, Q)."""
+        apart = self.log_a is not None and self.r > 1
+        W = self.scratch("W", len(dy.columns), self.r if apart else 1, self.chunk_len, self.chunk_len)
+        pairs = zip(dy.heads, x.heads.mT, W, strict=True) if apart else [(dy.columns, x.columns.mT, W[:, 0])]
+        pairs = list(pairs)
 
+        def multiply():
+            for rows, columns, out in pairs:
+                torch.bmm(rows, columns, out=out)
+            return W.tril_()
 
-def _factor(power, like):
-    """exp(power), (K, b, g, 1, Q), to multiply tensors (K, b, g, Q, D)."""
-    return power.exp().to(like.dtype).squeeze(3)[..., None]
-
-
-def decay_(state, total):
-    """Multiply a state in place by the decay of a chunk, if it decays."""
-    return state if total is None else state.mul_(total)
+        return multiply

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 
 CHUNK_LEN = 32
 """16 takes 1.13, 64 takes 1.10 times as long (T = 2048, 24 heads, with gradients, one thread of an AMD EPYC)."""
-CACHE = 3 << 18
-"""Numbers that the scratch memory of a block may hold, 3 MiB in float32: half and double take 0.98 and 1.03."""
+CACHE = 3 << 19
+"""Numbers that the scratch memory of a block may hold, 6 MiB in float32."""
 FLOOR = -1000.0
 """exp(FLOOR) is 0 in float64 too: a log_a below it means the same, and -inf - -inf is avoided."""
 
@@ -18,8 +18,8 @@ def batch_parts(X: torch.Tensor, B: torch.Tensor) -> list[slice]:
 
 
 def block_len(X: torch.Tensor, B: torch.Tensor) -> int:
-    """Tokens of a block, whole chunks: as many as fit the cache for one of `batch_parts`."""
-    chunk_len = max(1, min(CHUNK_LEN, X.shape[3]))
+    """Tokens of a block, whole pairs of chunks: as many as fit the cache for one of `batch_parts`."""
+    chunk_len = max(1, min(2 * CHUNK_LEN, X.shape[3]))
     numbers = _numbers_per_token(X, B)
     together = max(1, min(len(X), CACHE // (4 * CHUNK_LEN * numbers)))
     return max(1, CACHE // (chunk_len * numbers * together)) * chunk_len
@@ -34,9 +34,12 @@ def states_of_blocks(X: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
 
 
 def _numbers_per_token(X, B):
-    """Scratch memory of a token of one of the batch: X, B, C, and a row of L per head, in float32 and in float64."""
+    """Scratch memory of a token of one of the batch.
+
+    X, and a row of L in float32 and float64, of each head; B, C, their gradients and their scores.
+    """
     _, groups, heads, _, head_dim = X.shape
-    return max(1, groups * (heads * (head_dim + 3 * CHUNK_LEN) + 2 * B.shape[-1]))
+    return max(1, groups * (heads * (head_dim + 3 * CHUNK_LEN) + 4 * B.shape[-1] + 2 * CHUNK_LEN))
 
 
 class Scratch:
@@ -97,7 +100,7 @@ class Scan:
         inside = self._products("inside", _weigh(self._scores(B, C), L), self._copy("X", X))
         x, flat = self._by_token("x", X, f), H.flatten(2)
         y = self.scratch("y", *x.shape)
-        for B_k, C_k, x_k, y_k, total in zip(B, C, _matrices(x), _matrices(y), totals, strict=True):
+        for B_k, C_k, x_k, y_k, total in zip(B, C, columns(x), columns(y), totals, strict=True):
             torch.bmm(C_k, flat, out=y_k)
             if total is not None:
                 H.mul_(total)
@@ -123,14 +126,14 @@ class Scan:
         self._put(dC, start, grad_C.unflatten(1, (self.b, self.g, 1)))
         if L is not None:
             past, future = (x.sum(-1).mT for x in (y.mul_(dy), dx.mul_(x)))
-            self._put(dlog_a[..., None], start, flow(G, past, future, through)[..., None])
+            self._put(dlog_a[..., None], start, flow(crossing(G), past, future, through)[..., None])
 
     def _scan_back(self, B, C, x, dy, totals, states, dH, grad_B, grad_C):
         """Add to grad_B and grad_C what crosses chunk borders; return B dH, C H, and ⟨H, dH⟩ for each chunk."""
         dx, y, product = (self.scratch(*named) for named in (("dx", *x.shape), ("y", *x.shape), ("product", *dH.shape)))
         through = self.scratch("through", len(x), *dH.shape[::2])
         flat, pairs = dH.flatten(2), zip(states.flatten(3), states, totals, through, strict=True)
-        steps = list(zip(B, C, *map(_matrices, (x, dy, dx, y)), grad_B, grad_C, pairs, strict=True))
+        steps = list(zip(B, C, *map(columns, (x, dy, dx, y)), grad_B, grad_C, pairs, strict=True))
         for B_k, C_k, x_k, dy_k, dx_k, y_k, dB_k, dC_k, (flat_k, H_k, total, through_k) in reversed(steps):
             torch.bmm(B_k, flat, out=dx_k)
             torch.bmm(C_k, flat_k, out=y_k)
@@ -145,7 +148,7 @@ class Scan:
         """The states (K, n, N, r, P) before the chunks of a block, H being the first."""
         states = self.scratch("states", len(x), *H.shape)
         states[0] = H
-        for before, after, B_k, x_k, total in zip(states, states[1:], B, _matrices(x), totals, strict=False):
+        for before, after, B_k, x_k, total in zip(states, states[1:], B, columns(x), totals, strict=False):
             torch.mul(before, 1 if total is None else total, out=after)
             after.flatten(2).baddbmm_(B_k.mT, x_k)
         return states
@@ -237,7 +240,7 @@ class Scan:
         return H.permute(0, 2, 3, 1).unflatten(0, (self.b, self.g))
 
 
-def _matrices(x):
+def columns(x: torch.Tensor) -> torch.Tensor:
     """All heads as columns: by token (K, b, g, Q, r, P) as (K, n, Q, r·P)."""
     return x.flatten(4).flatten(1, 2)
 
@@ -254,11 +257,21 @@ def flow(inside, past, future, through):
     their digits.
 
     Args:
-        inside: (..., Q, Q), flow from s (column) to a later or the same t (row).
+        inside: (..., Q), what flows inside the chunk, from `crossing`.
         past: (..., Q), from before the chunk to t.
         future: (..., Q), from s to after the chunk.
         through: (..., 1), from before the chunk to after it.
     """
     ones = inside.new_ones(inside.shape[-1], inside.shape[-1])
     before, until = ones.triu(1), ones.tril()  # [s < t], [i ≥ t]
-    return (inside @ before).tril_().sum(-2) + past @ until + future @ before + through
+    return inside + past @ until + future @ before + through
+
+
+def crossing(inside: torch.Tensor) -> torch.Tensor:
+    """What crosses each t, (..., Q), of (..., Q, Q), flow from s (column) to a later or the same t (row)."""
+    return (inside @ inside.new_ones(inside.shape[-2:]).triu_(1)).tril_().sum(-2)
+
+
+def decay_(state: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:
+    """Multiply a state in place by the decay of a chunk, if it decays."""
+    return state if factor is None else state.mul_(factor)

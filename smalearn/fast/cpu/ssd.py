@@ -13,7 +13,7 @@ What makes it fast:
 - Chunks are handled in blocks that fit the cache, with the same scratch memory for every block. What needs no state is
   one product for all chunks and heads of a block; only the state goes through a loop, three calls a chunk.
 - The state is kept as (N, heads·P): heads that share B and C are columns of one matrix product.
-- Where every head has its own B and C and the decays are mild, no L is made: see `fast.cpu.folded`.
+- Where decays are mild no L is made, and chunks are twice as long: see `fast.cpu.folded`.
 - X, B, C and Y keep their memory layout: the product with e or f writes its result transposed, which saves a copy.
 - The backward keeps one state for each block, and computes the others of the block again. With dH' the gradient of the
   state after a chunk, W = L ∘ dY X^T and G = W ∘ C B^T,
@@ -30,7 +30,7 @@ from smalearn._checks import check_ssd
 from smalearn._operator import Operator
 from smalearn.fast.cpu.folded import FoldedScan
 from smalearn.fast.cpu.memory import empty_like
-from smalearn.fast.cpu.scan import Scan, batch_parts, block_len, states_of_blocks
+from smalearn.fast.cpu.scan import batch_parts, block_len, states_of_blocks
 from smalearn.fast.groups import grouped
 from smalearn.linear_attention.chunked import in_chunks
 
@@ -46,7 +46,7 @@ def ssd_cpu(
 
     H_t = exp(log_a_t) H_{t-1} + X_t B_t^T, Y_t = H_t C_t. Two calls give the same bits, and a reset (log_a_t = -inf)
     makes all later outputs independent of finite earlier inputs to the last bit. A NaN or infinity in X or B, or an
-    overflow, may reach all outputs of its chunk of 32 tokens, also those before it.
+    overflow, may reach all outputs of its chunk of 64 tokens, also those before it.
 
     Args:
         X: (..., T, P) inputs, float64, float32, bfloat16 or float16.
@@ -64,8 +64,8 @@ def ssd_cpu(
         ValueError: a dtype or device differs, or log_a is positive or NaN.
 
     Cost:
-        T·32·(N + P) + 2·T·N·P multiply-adds for each head, where T·32·N, of C B^T in chunks of 32 tokens, is spent once
-        for heads that share B and C; the backward 2.9 times that.
+        T·Q·(N + P) + 2·T·N·P multiply-adds for each head, where T·Q·N, of C B^T in chunks of Q tokens, is spent once
+        for heads that share B and C: Q = 64, 32 where decays are too strong to fold; the backward 2.9 times that.
         A few MiB of scratch memory; for the backward the inputs and one state for each block.
 
     Source:
@@ -132,8 +132,8 @@ def _allocate(new_like, tensors, keep):
 def _scans(tensors):
     """Each part of the batch and its scan."""
     X, log_a, B, C, _ = tensors
-    block, kind = block_len(X, B), FoldedScan if X.shape[2] == 1 else Scan
-    return ((part, kind(*_slice((X, log_a, B, C), part), block)) for part in batch_parts(X, B))
+    block = block_len(X, B)
+    return ((part, FoldedScan(*_slice((X, log_a, B, C), part), block)) for part in batch_parts(X, B))
 
 
 def _rows(part, B):
