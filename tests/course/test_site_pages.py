@@ -288,11 +288,11 @@ def test_every_formula_is_set_in_our_letters(path):
     cells = notebook.read(path)["cells"] if path.suffix == ".ipynb" else [{"source": path.read_text(encoding="utf-8")}]
     texts = ["".join(cell["source"]) for cell in cells if cell.get("cell_type") != "code"]
     refused, missing, ours = [], set(), set(letters())
-    for code, block, inline in re.findall(slides.MATH, "\n\n".join(texts)):
+    for code, block, within in re.findall(slides.MATH, "\n\n".join(texts)):
         if code:
             continue
         try:
-            made = mathml(block or inline, bool(block))
+            made = mathml(block or within, bool(block))
         except ValueError as error:
             refused.append(str(error))
             continue

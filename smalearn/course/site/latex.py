@@ -49,8 +49,8 @@ def inline(text: str) -> list[tuple[str, str | None]]:
     r"""Split prose into parts, each with its LaTeX where it is a formula: neighbouring words of letters and signs.
 
     Example:
-        >>> inline("the matrix is L ∘ C B^T.")
-        [('the matrix is ', None), ('L ∘ C B^T', 'L \\circ  C B^{\\top }'), ('.', None)]
+        >>> inline("here L ∘ C B^T.")
+        [('here ', None), ('L ∘ C B^T', 'L \\circ  C B^{\\top }'), ('.', None)]
     """
     parts, run = [], ""
     for word in [*re.findall(r"\S+\s*", text), ""]:
