@@ -13,8 +13,8 @@ ROWS = json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def form(row):
-    """What a reader was told but for code and numbers; where that is nothing, the exercise."""
-    return re.sub(r"`[^`]*`|[^ ]*\d[^ ]*", "", row["said"]) or row["id"]
+    """What a reader was told but for code and numbers; where that is nothing, the chapter."""
+    return re.sub(r"`[^`]*`|[^ ]*\d[^ ]*", "", row["said"]) or row["id"].partition(".")[0]
 
 
 # Of each form one row; what an exercise lists is asked by `verify`.

@@ -1,8 +1,9 @@
 """The exercise of chapter 03 on gates that differ from feature to feature: scores of a chunk, without a quotient."""
 
+import math
+
 import torch
 
-from smalearn.course.ch03.gates import product
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
@@ -41,11 +42,13 @@ def gated_scores(Q, K, log_a):
 
 def _feature_by_feature(Q, K, log_a):
     """Triple by triple: target, source, feature."""
+    gates, length, features = log_a.exp().tolist(), *Q.shape
 
     def score(t, s):
-        return sum(Q[t, n] * K[s, n] * product(log_a[:, n], s + 1, t) for n in range(Q.shape[1]))
+        decays = [math.prod(gate[n] for gate in gates[s + 1 : t + 1]) for n in range(features)]
+        return sum(Q[t, n].item() * K[s, n].item() * decays[n] for n in range(features))
 
-    rows = [[score(t, s) if s <= t else 0.0 for s in range(len(Q))] for t in range(len(Q))]
+    rows = [[score(t, s) if s <= t else 0.0 for s in range(length)] for t in range(length)]
     return torch.tensor(rows, dtype=Q.dtype)
 
 
