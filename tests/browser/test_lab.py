@@ -144,7 +144,7 @@ def test_the_first_picture_is_seen_whole_when_it_has_been_run(lab, page, height)
     for _ in range(3):
         page.keyboard.press("Shift+Enter")
     expect(live.locator(".smalearn canvas")).to_have_count(2, timeout=60_000)  # torch is imported first
-    expect(live.locator(".smalearn")).to_be_in_viewport(ratio=1)
+    expect(live.locator(".smalearn")).to_be_in_viewport(ratio=0.998)  # pages are scrolled by whole pixels
     expect(setup.locator(".jp-OutputArea-child")).to_be_hidden()  # the style of dark pages shows nothing
 
 
