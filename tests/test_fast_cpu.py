@@ -53,10 +53,11 @@ def test_small_gradients_of_strong_decays_keep_their_digits(form, decay):
     assert 0 < truth.abs().max() < (1e-14 if decay < -30 else 1e-5)
 
 
+@pytest.mark.parametrize("maps", [1, 3])
 @pytest.mark.parametrize("decay", [-1.2, -1.3, -2.4, -2.6, -80.0])
-def test_decays_are_folded_up_to_the_strongest(decay, monkeypatch):
+def test_decays_are_folded_up_to_the_strongest(decay, maps, monkeypatch):
     """Chunks of 64 and of 32 tokens fold -76.8, not -83.2; beside a block too strong the others are folded."""
-    X, log_a, B, C, H = inputs(100, "mild", (2, 3), (2, 3), torch.float32, state=16, head_dim=8)
+    X, log_a, B, C, H = inputs(100, "mild", (2, 3), (2, maps), torch.float32, state=16, head_dim=8)
     check([1e6 * X, torch.full_like(log_a, decay), 1e6 * B, C, 1e6 * H], 2e-6)
     monkeypatch.setattr(scan, "CACHE", 1)
     log_a[:, :, 40:60] = decay
