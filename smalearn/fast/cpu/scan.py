@@ -100,7 +100,7 @@ class Scan:
         inside = self._products("inside", _weigh(self._scores(B, C), L), self._copy("X", X))
         x, flat = self._by_token("x", X, f), H.flatten(2)
         y = self.scratch("y", *x.shape)
-        for B_k, C_k, x_k, y_k, total in zip(B, C, columns(x), columns(y), totals, strict=True):
+        for B_k, C_k, x_k, y_k, total in zip(B, C, _matrices(x), _matrices(y), totals, strict=True):
             torch.bmm(C_k, flat, out=y_k)
             if total is not None:
                 H.mul_(total)
@@ -133,7 +133,7 @@ class Scan:
         dx, y, product = (self.scratch(*named) for named in (("dx", *x.shape), ("y", *x.shape), ("product", *dH.shape)))
         through = self.scratch("through", len(x), *dH.shape[::2])
         flat, pairs = dH.flatten(2), zip(states.flatten(3), states, totals, through, strict=True)
-        steps = list(zip(B, C, *map(columns, (x, dy, dx, y)), grad_B, grad_C, pairs, strict=True))
+        steps = list(zip(B, C, *map(_matrices, (x, dy, dx, y)), grad_B, grad_C, pairs, strict=True))
         for B_k, C_k, x_k, dy_k, dx_k, y_k, dB_k, dC_k, (flat_k, H_k, total, through_k) in reversed(steps):
             torch.bmm(B_k, flat, out=dx_k)
             torch.bmm(C_k, flat_k, out=y_k)
@@ -148,7 +148,7 @@ class Scan:
         """The states (K, n, N, r, P) before the chunks of a block, H being the first."""
         states = self.scratch("states", len(x), *H.shape)
         states[0] = H
-        for before, after, B_k, x_k, total in zip(states, states[1:], B, columns(x), totals, strict=False):
+        for before, after, B_k, x_k, total in zip(states, states[1:], B, _matrices(x), totals, strict=False):
             torch.mul(before, 1 if total is None else total, out=after)
             after.flatten(2).baddbmm_(B_k.mT, x_k)
         return states
@@ -240,7 +240,7 @@ class Scan:
         return H.permute(0, 2, 3, 1).unflatten(0, (self.b, self.g))
 
 
-def columns(x: torch.Tensor) -> torch.Tensor:
+def _matrices(x):
     """All heads as columns: by token (K, b, g, Q, r, P) as (K, n, Q, r·P)."""
     return x.flatten(4).flatten(1, 2)
 

@@ -13,7 +13,7 @@ What makes it fast:
 - Chunks are handled in blocks that fit the cache, with the same scratch memory for every block. What needs no state is
   one product for all chunks and heads of a block; only the state goes through a loop, three calls a chunk.
 - The state is kept as (N, heads·P): heads that share B and C are columns of one matrix product.
-- Where decays are mild no L is made, and chunks are twice as long: see `fast.cpu.folded`.
+- Where decays are mild no L is made, and heads that share B and C have longer chunks: see `fast.cpu.folded`.
 - X, B, C and Y keep their memory layout: the product with e or f writes its result transposed, which saves a copy.
 - The backward keeps one state for each block, and computes the others of the block again. With dH' the gradient of the
   state after a chunk, W = L ∘ dY X^T and G = W ∘ C B^T,
@@ -65,7 +65,7 @@ def ssd_cpu(
 
     Cost:
         T·Q·(N + P) + 2·T·N·P multiply-adds for each head, where T·Q·N, of C B^T in chunks of Q tokens, is spent once
-        for heads that share B and C: Q = 64, 32 where decays are too strong to fold; the backward 2.9 times that.
+        for heads that share B and C: Q = 64 for them where decays are mild, else 32; the backward 2.9 times that.
         A few MiB of scratch memory; for the backward the inputs and one state for each block.
 
     Source:
